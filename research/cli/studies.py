@@ -25,7 +25,7 @@ from studies.proof import DOES_NOT_FOLLOW, verdict_fault
 from studies.records.design import is_expression
 from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
-from studies.report.claims import last_words
+from studies.report.prose import last_words
 from studies.report.run_tables import planner_facts
 from studies.report.summary import HeadlineAnswer, headline
 from studies.verdicts.wording import question_of

@@ -7,8 +7,8 @@ and goes on without an answer: the decision table decides, and code concludes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from statistics import fmean
 from typing import Any, Final
@@ -25,7 +25,7 @@ from research.installation.base_job import describe_unusual_rate
 from research.planners.context import ArmSummary
 from research.planners.history import CampaignFacts
 from research.planners.rules import RulesPlanner
-from research.proposals.actions import GoOn, Settle
+from research.proposals.actions import GoOn, Review, Settle
 from research.proposals.arms import NO_MODELS
 from research.proposals.flags import RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
@@ -33,12 +33,15 @@ from research.scheduler.required_runs import confirmation_runs, is_over, planned
 from research.scheduler.steps import Decide
 from research.text import format_seconds
 from studies import HeadMoved, StoreError, StudyState
-from studies.errors import ControllerLeaseLost
+from studies.errors import ControllerLeaseLost, ReportError
 from studies.log.study import LOOK_RULE
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget
-from studies.records.verdict import PlannerMessage, quote_message
+from studies.records.verdict import PlannerMessage
+from studies.report.answer import AnswerFacts, list_sentences
+from studies.report.evidence import gather_rounds
 from studies.report.next_question import ProposedStudy, list_next_questions, restate
+from studies.report.prose import quote_held
 from studies.report.summary import last_judged
 from studies.statistics.comparison import mean_interval
 from studies.verdicts.judge import find_collapsed_runs
@@ -83,7 +86,9 @@ class Closing:
         if turn is None or not isinstance(turn.action, GoOn | Settle):
             return decisions
         does = "goes on" if isinstance(turn.action, GoOn) else "gives it up"
-        words = f"; its planner {does}" + ("" if turn.said is None else f", in the words of {quote_message(turn.said)}")
+        words = f"; its planner {does}" + (
+            "" if turn.said is None else f", in the words of {quote_held(turn.said, state.rounds)}"
+        )
         return tuple(
             replace(decision, rule=LOOK_RULE, action=turn.action.action, reason=f"{decision.reason}{words}")
             for decision in decisions
@@ -93,24 +98,38 @@ class Closing:
         """Return the planner's last words on what was judged last, to be quoted; None when it has none."""
         if not last_judged(state).verdicts:
             return None  # nothing was claimed, so there is nothing to put in words
-        turn = self._ask(state, TurnId(state.round, "conclude", 1 + len(state.spoken)), seconds_left)
+        place = TurnId(state.round, "conclude", 1 + len(state.spoken))
+        turn = self._ask(state, place, seconds_left)
         if turn is None or self._planning.planner.name == RulesPlanner.name:
             return None
-        return self._planning.parse_final_message(turn)
+        message = self._planning.parse_final_message(turn)
+        if message is None or (answer := message.answer) is None:
+            return message
+        sentences, place = list_sentences(message.text, answer.mechanism, answer.limits), replace(place, stage="review")
+        read: dict[str, Any] = {"unread": "no second reading came"}
+        turn = self._ask(state, place, seconds_left, sentences=sentences)
+        if turn is not None and isinstance(turn.action, Review):
+            read = {"unsupported": tuple(sentences[number - 1] for number in sorted({*turn.action.unsupported}))}
+        return message.model_copy(update={"answer": answer.model_copy(update=read)})
 
     def _ask(
-        self, state: StudyState, place: TurnId, seconds_left: float, look: Mapping[str, Any] | None = None
-    ) -> RecordedTurn | None:
+        self, state: StudyState, place: TurnId, seconds_left: float, look: Mapping[str, Any] | None = None,
+        sentences: Sequence[str] = (),
+    ) -> RecordedTurn | None:  # fmt: skip
         """Return the planner's turn on what was judged last; None where none comes: nothing waits for it."""
         judged = last_judged(state)
         with _unless_it_fails(f"no answer of the turn {place.key}"):
             inputs = self._planning.build_inputs(judged, lambda: seconds_left, NoiseBank())
-            rounds = judged.rounds_before
+            rounds, facts = judged.rounds_before, AnswerFacts()
+            if look is None:
+                with suppress(ReportError):  # of which there will be no report either
+                    facts = AnswerFacts.of(state, gather_rounds(state, self._planning.study_folder))
             context = replace(
                 inputs.build_context(), campaign=CampaignFacts.of(rounds[-1]) if rounds else None,
                 hypotheses=judged.hypotheses or (judged.design.hypotheses if judged.design else ()), look=look,
                 design=judged.design, arms=tuple(summarize_arms(judged)), verdicts=judged.verdicts,
                 warnings=tuple(dict.fromkeys(line for verdict in judged.verdicts for line in verdict.violations)),
+                answer_facts=facts, sentences=tuple(map(facts.quote, sentences)),
             )  # fmt: skip
             return self._planning.take_turn(state, place, context, ActionCheck(inputs, context))
         return None

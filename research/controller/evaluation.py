@@ -34,6 +34,7 @@ from research.planners.lexicon import find_environment, name_environments
 from research.planners.prompts import ACTIONS, DECLINABLE
 from research.planners.rules import RulesPlanner
 from research.planners.tools import StudyTools
+from research.planners.topic import find_uncovered
 from research.proposals import actions
 from research.proposals.arms import arm_text, constant_value, require_known_environment, value_text
 from research.proposals.metric_choice import RequestedMetric
@@ -208,6 +209,12 @@ class ActionCheck:
             if (why := context.notebook.find_conflict(action)) is not None:
                 raise DesignRefused(why)
             return None
+        if isinstance(action, actions.Review) and not {*action.unsupported} <= {*range(1, len(context.sentences) + 1)}:
+            raise DesignRefused(f"expected numbers up to {len(context.sentences)}; found {action.unsupported}")
+        if isinstance(action, actions.Write):
+            texts = {name: getattr(action, name) for name in ("answer", "mechanism", "limits")}
+            if wrong := context.answer_facts.check(texts, action.figures):
+                raise DesignRefused(f"{'; '.join(wrong)}; refer, as {{h1.estimate}} does, or say it without")
         substitute = context.stage in DECLINABLE and (  # to decline, or later to conclude, replicate or explore
             isinstance(action, actions.Decline)
             or (isinstance(action, actions.Explore) and context.stage == "propose")
@@ -216,6 +223,7 @@ class ActionCheck:
         )
         due = ACTIONS[context.stage]
         substitute = substitute or (context.stage == "look" and isinstance(action, actions.Settle))
+        substitute = substitute or (context.stage == "conclude" and isinstance(action, actions.Conclude))
         if not isinstance(action, due) and not substitute:
             expected = due.model_fields["action"].default
             raise DesignRefused(
@@ -375,13 +383,16 @@ def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -
     wrong = check(turn.action)
     if wrong is not None and turn.refused is None:
         raise PlannerFailed(f"the planner {planner.name} gave an action that is refused: {wrong.message}")
-    if turn.refused is not None or context.wanted.vary or context.campaign is not None:
-        return turn  # what the topic asks for is said in its first round
     action, own = turn.action, planner.name != RulesPlanner.name
-    if own and isinstance(action, actions.Propose | actions.ProposeDesign):
-        said = quote_tested(planner, action)
-        turn = replace(turn, note=" ".join(filter(None, (said, turn.note, *_describe_choices(context, action)))))
-    return turn
+    if turn.refused is not None or not own or not isinstance(action, actions.Propose | actions.ProposeDesign):
+        return turn
+    choices = tuple(_describe_choices(context, action))
+    turn = replace(turn, choices=choices)
+    if isinstance(action, actions.ProposeDesign) and not context.wanted.vary:
+        turn = replace(turn, left=find_uncovered(context, action))
+    if context.wanted.vary or context.campaign is not None:
+        return turn  # what the topic asks for is said in its first round
+    return replace(turn, note=" ".join(filter(None, (quote_tested(planner, action), turn.note, *choices))))
 
 
 def quote_tested(planner: Planner, action: actions.Action) -> str:

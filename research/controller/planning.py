@@ -43,10 +43,19 @@ from research.planners.context import Planner, PlannerContext, PlannerTurn, Stag
 from research.planners.history import CampaignFacts, Notebook, list_explorations, quote_latest
 from research.planners.looks import LOOKS
 from research.planners.memory import PapersRequest, PriorsRequest
-from research.planners.prompts import final_message
 from research.planners.rules import RulesPlanner
 from research.planners.tools import MOST_FINDINGS, StudyTools, ToolRequest, find_related, shows_hidden_plays
-from research.proposals.actions import Action, Conclude, Decline, Explore, Propose, ProposeDesign, Replicate, SideAction
+from research.proposals.actions import (
+    Action,
+    Conclude,
+    Decline,
+    Explore,
+    Propose,
+    ProposeDesign,
+    Replicate,
+    SideAction,
+    Write,
+)
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.steps import UNLOCKED
 from studies import EventLog, EventType, StudyLog, StudyState
@@ -57,9 +66,10 @@ from studies.log.study import ASK_RULE, PAPERS
 from studies.records.alpha import AlphaLedgers
 from studies.records.analysis import ANALYSE
 from studies.records.design import Budget
-from studies.records.verdict import PlannerMessage, planner_label, quote_message
+from studies.records.verdict import PlannerMessage, WrittenAnswer, planner_label
 from studies.report.branches import score_plan
 from studies.report.evidence import gather
+from studies.report.prose import quote_held
 from studies.report.summary import IN_WORDS
 from studies.report.validity import surprises
 from swarm.environments.registry import get_environment
@@ -150,8 +160,8 @@ class Planning:
         self._log, self._record, self._study = log, record, record.study
         self.planner, self._pricing, self._base, self._isolation = planner, pricing, base, isolation
         self._draw_secret, self._noise_bank, self._known = draw_secret, noise_bank, known
-        self._study_folder, self._models = home.study(record.study), home.models
-        self._folder = self._study_folder / "planning"
+        self.study_folder, self._models = home.study(record.study), home.models
+        self._folder = self.study_folder / "planning"
 
     def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> str | None:
         """Propose, design, and lock the design or the run that it waits for, after which it is called once more.
@@ -197,7 +207,7 @@ class Planning:
                 refused.append(last)
             except TopicDeclined as end:
                 if not (refused and planner.name == RulesPlanner.name):  # which has then asked all that it can
-                    last, refused = f"{IN_WORDS}{quote_message(end.said)}", []
+                    last, refused = f"{IN_WORDS}{quote_held(end.said, state.rounds)}", []
                 break
             except PlannerFailed as error:
                 last = error.reason or str(error)
@@ -237,7 +247,7 @@ class Planning:
 
     def _find_surprises(self, state: StudyState) -> Iterator[str]:
         try:
-            evidence = gather(state, self._study_folder)
+            evidence = gather(state, self.study_folder)
             steady = tuple(metric for metric in evidence.others if metric.kind != "seconds")  # a replay has other ones
             yield from surprises(state, replace(evidence, others=steady))
         except ReportError as error:  # the report will refuse; a question can still be asked
@@ -319,7 +329,7 @@ class Planning:
         looks: dict[str, type[ToolRequest]] = {**LOOKS, ANALYSE: AnalyseRequest, "priors": PriorsRequest}
         looks |= {"papers": PapersRequest} if PAPERS in state.settings else {}
         tools = partial(
-            StudyTools, state, self._study_folder, wanted=requested, findings=find, looks=looks, known=known,
+            StudyTools, state, self.study_folder, wanted=requested, findings=find, looks=looks, known=known,
             isolation=self._isolation, models=self._models,
         )  # fmt: skip
         notes = tuple(
@@ -360,7 +370,7 @@ class Planning:
         name = lock_name(state.round)
         payload = {
             "design": locked.model_dump(mode="json"),
-            "hash": write_lock(self._study_folder, locked, name),
+            "hash": write_lock(self.study_folder, locked, name),
             "file": name,
         }
         self._append(EventType.DESIGN_LOCKED, payload)
@@ -393,10 +403,11 @@ class Planning:
         return take
 
     def parse_final_message(self, turn: RecordedTurn) -> PlannerMessage | None:
-        if not isinstance(turn.action, Conclude | Decline):
+        if not isinstance(turn.action, Conclude | Decline | Write):
             return None
         by = planner_label(self.planner.name, self.planner.model)
-        return turn.said or PlannerMessage(by=by, text=turn.action.reason)
+        old = turn.action.answer if isinstance(turn.action, Write) else turn.action.reason
+        return turn.said or PlannerMessage(by=by, text=old)
 
     def take_turn(
         self, state: StudyState, place: TurnId, context: PlannerContext, check: ActionCheck,
@@ -424,11 +435,14 @@ class Planning:
 
     def _ask_planner(self, planner: Planner, context: PlannerContext, check: ActionCheck) -> dict[str, Any]:
         turn = ask_planner(planner, context, check)
-        if turn.refused is not None:
+        if turn.refused is not None and not isinstance(turn.action, Write):  # which is printed with marks
             raise turn.refused
-        action, said = turn.action.model_dump(mode="json"), None
-        if reason := getattr(turn.action, "reason", ""):
-            said = final_message(planner_label(planner.name, planner.model), reason, context).model_dump(mode="json")
+        action, said, beside = turn.action.model_dump(mode="json"), None, None
+        if isinstance(turn.action, Write):
+            beside = WrittenAnswer.model_validate(turn.action.model_dump(include={"mechanism", "limits", "figures"}))
+        if text := getattr(turn.action, "answer", "") or getattr(turn.action, "reason", ""):
+            by = planner_label(planner.name, planner.model)
+            said = PlannerMessage(by=by, text=text, unfounded=(), answer=beside).model_dump(mode="json")
         return {
             "acted": turn.payload(),
             "action": action,

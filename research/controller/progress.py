@@ -26,7 +26,8 @@ from studies.checks.training import describe_zero_lr_run, had_no_signal
 from studies.log.study import LOOK_RULE
 from studies.records.runs import PLUMBING_ARM, UNTRAINED_RUN
 from studies.records.verdict import Verdict
-from studies.report.claims import describe_sizing, last_words, why_asked
+from studies.report.claims import describe_sizing
+from studies.report.prose import last_words, why_asked
 from studies.verdicts.wording import question_of
 
 _ALMOST = 99.0

@@ -26,9 +26,9 @@ from studies.records.procedure import Phase
 from studies.records.runs import NOISE_ARM
 from studies.records.verdict import Verdict
 from studies.report.build import code_span, escape_markdown
-from studies.report.claims import why_asked
 from studies.report.evidence import SUCCESS
 from studies.report.figure_data import ArmCurves, Curves, Points, SeedCurve, mean_of
+from studies.report.prose import mark, why_asked
 from studies.verdicts.wording import question_of
 
 MOST_BYTES: Final = 4 * 2**20
@@ -151,7 +151,7 @@ def _list(title: str, sentences: Sequence[str]) -> list[str]:
 def _hypothesis(claim: Hypothesis, state: StudyState) -> str:
     predicted = claim.prediction
     veto = f" Vetoed: {escape_markdown(state.vetoed[claim.id].reason)}." if claim.id in state.vetoed else ""
-    why = f" Because: {escape_markdown(claim.mechanism)}" if claim.mechanism else ""
+    why = f" Because: “{escape_markdown(mark(claim.mechanism, state.rounds_before))}”." if claim.mechanism else ""
     return (
         f"- **{escape_markdown(claim.id)}** {escape_markdown(claim.statement)}{why} Predicted: a difference of "
         f"{predicted.low:g} to {predicted.high:g} ({predicted.level:.0%}), true with probability "

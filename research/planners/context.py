@@ -36,6 +36,7 @@ from studies.records.design import MODEL, Design, Hypothesis, Metric
 from studies.records.procedure import Noise
 from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
+from studies.report.answer import AnswerFacts
 from swarm.environments.base import Environment
 from swarm.environments.registry import environments
 from swarm.errors import InvalidRequest
@@ -64,7 +65,7 @@ class ToolResult:
 
 NO_CODE_NOW: Final = "plays of hidden tasks were looked at, and code could hold their answers"
 SUCCESS_ALONE: Final = Metric(meaning="share of hidden tasks solved after the last step", episodes=1)
-Stage = Literal["propose", "design", "look", "conclude"]
+Stage = Literal["propose", "design", "look", "conclude", "review"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,10 @@ class PlannerContext(Briefing):
     look: Mapping[str, Any] | None = None
     """The look after which it may go on or settle, with what going on takes, as JSON values; None at any other time."""
     rejected: str | None = None
+    answer_facts: AnswerFacts = field(default_factory=AnswerFacts)
+    """What an answer may refer to and draw."""
+    sentences: Sequence[str] = ()
+    """Those of an answer that is to be read again, with what its references say; none before there is one."""
     fields: tuple[FieldSpec, ...] = field(default_factory=field_specs)
     environments: tuple[Environment, ...] = field(default_factory=known_environments)
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -211,11 +216,11 @@ class PlannerContext(Briefing):
 
     @property
     def stage(self) -> Stage:
-        """Return the action that is due: propose, then design, (at a look) go on or settle, with verdicts conclude."""
+        """Return the action that is due: propose, design, (at a look) go on or settle, with verdicts conclude."""
         if self.look is not None:
             return "look"
         if self.verdicts:
-            return "conclude"
+            return "review" if self.sentences else "conclude"
         if self.design is not None:
             raise ValueError("no action is due between a locked design and its verdicts; ask the planner afterwards")
         return "design" if self.hypotheses or self.search else "propose"
@@ -247,12 +252,15 @@ class PlannerContext(Briefing):
             "seconds_per_run_of_the_default_job": round(self.seconds_per_run),
         }
         claims = [entry.model_dump(mode="json") for entry in self.hypotheses]
-        if self.stage in ("look", "conclude"):
+        if self.stage in ("look", "conclude", "review"):
             arms = [asdict(arm) for arm in self.arms]
             verdicts = [verdict.model_dump(mode="json", include=_SHOWN_OF_VERDICT) for verdict in self.verdicts]
             facts = {"arms": arms, "hypotheses": claims, "verdicts": verdicts, "budget": budget}
             facts |= {"look": dict(self.look)} if self.look is not None else {}
-            return facts | (judged if unit or self.look is not None else {})  # of what its numbers are counted in
+            facts |= judged if unit or self.look is not None else {}  # of what its numbers are counted in
+            if self.sentences:
+                facts["sentences"] = {str(number): text for number, text in enumerate(self.sentences, start=1)}
+            return facts | (self.answer_facts.payload() if self.look is None else {})
         played = [
             {"name": e.name, "title": e.title, "success_means": e.measures}
             | ({"before_training": dict(self.checked[e.name])} if e.name in self.checked else {})
@@ -303,9 +311,9 @@ class PlannerContext(Briefing):
 
 _EFFECTS_SHOWN: Final = 6
 _SHOWN_OF_VERDICT = {
-    "hypothesis", "verdict", "reason", "estimate", "low", "high", "level", "p", "n_control", "n_treatment", "phase",
-    "mediators",
+    "hypothesis", "verdict", "reason", "estimate", "p", "n_control", "n_treatment", "phase", "mediators",
 }  # fmt: skip
+"""Without an interval: the one that decided is among the references."""
 
 
 Check = Callable[[Action], DesignRefused | None]
@@ -328,6 +336,10 @@ class PlannerTurn:
     """What the planner assumed, for the report."""
     not_tested: tuple[str, ...] = ()
     """What of the topic the action leaves out: words of the topic, or the planner's own sentence on it."""
+    left: tuple[str, ...] | None = None
+    """Words of the topic that nothing in the design covers, by code; None where they were not looked for."""
+    choices: tuple[str, ...] = ()
+    """What a planner chose that nobody asked for, a sentence of code's each."""
     refused: DesignRefused | None = None
     """Why `check` refuses the action, where the planner has no other idea."""
     tool_results: tuple[ToolResult, ...] = ()
@@ -344,6 +356,8 @@ class PlannerTurn:
             "rejected": list(self.rejected),
             "note": self.note,
             "not_tested": list(self.not_tested),
+            **({} if self.left is None else {"left": list(self.left)}),
+            **({"choices": list(self.choices)} if self.choices else {}),
             **({"spent": {name: dict(each) for name, each in self.spent.items()}} if self.spent else {}),
             **({"looks": [look.payload() for look in self.tool_results]} if self.tool_results else {}),
             **({"node": node} if node else {}),

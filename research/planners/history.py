@@ -28,6 +28,8 @@ from studies.records.design import MODEL, Design, Hypothesis
 from studies.records.procedure import Knob
 from studies.records.verdict import Verdict
 from studies.report.branches import NodeOutcome
+from studies.report.prose import why_asked
+from studies.verdicts.wording import deciding_interval
 
 LONGEST = 500
 """Characters of one text that are shown."""
@@ -199,14 +201,14 @@ class RoundFacts:
         assert design is not None
         claims = tuple(ClaimFacts(claim, state.verdict_on(claim.id)) for claim in design.hypotheses)
         searched = () if locked is None or locked.screen is None else locked.screen.knobs
-        return cls(state.round, design, claims, state.why_asked, searched, tuple(secondary_metrics(state)))
+        return cls(state.round, design, claims, why_asked(state), searched, tuple(secondary_metrics(state)))
 
     def facts(self, *, whole: bool) -> dict[str, Any]:
         """Return them as JSON values; not `whole`: without reasons, and why it was asked."""
         told: dict[str, Any] = {"round": self.number, "environment": self.design.environment}
         if self.why and whole:
             told["asked_because"] = _cut(sanitize_line(self.why), _LONGEST_WHY)
-        return told | {"claims": [_dump_claim(entry, whole=whole) for entry in self.claims]}
+        return told | {"claims": [_dump_claim(entry, self.design, whole=whole) for entry in self.claims]}
 
     def list_surprises(self) -> Iterator[dict[str, Any]]:
         """Yield what was not expected: round, id of the hypothesis (empty where the sentence names it), sentence."""
@@ -299,7 +301,7 @@ def _dump_ledger(ledger: AlphaLedger) -> list[dict[str, Any]]:
     ]
 
 
-def _dump_claim(entry: ClaimFacts, *, whole: bool) -> Mapping[str, Any]:
+def _dump_claim(entry: ClaimFacts, design: Design, *, whole: bool) -> Mapping[str, Any]:
     claim, verdict = entry.claim, entry.verdict
     sides = (arm_text(side) if claim.variable == MODEL else side for side in (claim.control, claim.treatment))
     facts: dict[str, Any] = {"id": claim.id, "variable": claim.variable}
@@ -309,7 +311,9 @@ def _dump_claim(entry: ClaimFacts, *, whole: bool) -> Mapping[str, Any]:
         facts |= {"kind": claim.kind, "moderator": claim.moderator, "ladder": list(claim.ladder)}
     if verdict is None:
         return facts
-    numbers = {name: getattr(verdict, name) for name in ("estimate", "low", "high")}
+    decided = deciding_interval(design, verdict)  # of a test of equivalence another than of a difference
+    low, high = (None, None) if decided is None else (decided.low, decided.high)
+    numbers = {"estimate": verdict.estimate, "low": low, "high": high}
     facts |= {name: None if value is None else round(value, _DIGITS) for name, value in numbers.items()}
     if verdict.mediators:
         facts["mediators"] = [entry.model_dump(include={"metric", "expected", "result"}) for entry in verdict.mediators]

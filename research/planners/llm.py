@@ -9,7 +9,8 @@ Several JSON objects count as the one at the end; drafts alone, or one cut short
 Tokens are counted by purpose, those of refused answers and of failed turns too. A cap on them is looked at before each
 request, which is not made where what is left carries no answer.
 
-After the verdicts there is a single try, and code concludes without a model.
+After the verdicts nobody waits for an endpoint, and code concludes without a model; an answer to the topic that is
+refused to the end is returned with the refusal, to be printed with marks.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from research.errors import BadTopic, PlannerFailed
+from research.errors import BadTopic, DesignRefused, PlannerFailed
 from research.planners.anthropic import THINKING, USUAL_TOKENS
 from research.planners.context import NO_CODE_NOW, Check, PlannerContext, PlannerTurn, ToolResult
 from research.planners.endpoint import Endpoint, EndpointError, RetryingEndpoint, shorten
 from research.planners.history import redact_secrets, sanitize_line
 from research.planners.memory import find_repeated
 from research.planners.prompts import (
+    DECLINABLE,
     MOST_SIDE_ACTIONS,
     MOST_TOOL_CALLS,
     due_schema,
@@ -40,7 +42,7 @@ from research.planners.prompts import (
     schema,
 )
 from research.planners.tools import PLAYS, ToolError, shows_hidden_plays
-from research.proposals.actions import Action, Conclude, Propose, ProposeDesign, SideAction
+from research.proposals.actions import Action, Conclude, Propose, ProposeDesign, SideAction, Write
 from research.text import describe
 from studies.records.analysis import ANALYSE
 from studies.records.base import canonical
@@ -208,7 +210,7 @@ class ActionConversation:
         """Characters of the last request and its reply."""
         self._gone = ""
         """Who gave no answer, and who was asked then."""
-        self._tools = None if context.stage == "conclude" else context.tools
+        self._tools = None if context.stage in ("conclude", "review") else context.tools
         self._looks, self._left = list[ToolResult](), MOST_ANSWERED
         """What was looked at, and how many characters are left to look at."""
         self._ways = self._list_ways()
@@ -218,6 +220,8 @@ class ActionConversation:
         self._rejected: list[tuple[str, str]] = []
         """Why answers were refused, for the model and for a person."""
         self._answer = ""
+        self._written: tuple[Write, DesignRefused] | None = None
+        """The last answer to the topic that was refused: it is printed with marks where no better one follows."""
         self._refused: str | None = None
         self._answers: set[str] = set()
 
@@ -257,6 +261,8 @@ class ActionConversation:
             )
             raise PlannerFailed(message, self._refused)
         except PlannerFailed as error:
+            if self._written is not None:
+                return replace(self._make_turn(self._written[0], len(self._rejected)), refused=self._written[1])
             error.spent = replace(self._make_turn(Conclude(reason=FAILED), len(self._rejected)), note="").payload() | {
                 "action": FAILED, "looks": [look.payload() for look in self._looks],
             }  # fmt: skip
@@ -431,6 +437,7 @@ class ActionConversation:
         if coded and any(shows_hidden_plays(look.payload()) for look in self._looks):
             raise UnusableAnswer(f"expected hypotheses about job fields; found code: {NO_CODE_NOW}")
         if (refused := self._check(action)) is not None:
+            self._written = (action, refused) if isinstance(action, Write) else None
             self._refused = self._line.redact(refused.model_feedback) if isinstance(action, ProposeDesign) else None
             raise UnusableAnswer(refused.model_feedback, refused.message)
         return action
@@ -495,11 +502,11 @@ class LlmPlanner:
     def act(self, context: PlannerContext, check: Check) -> PlannerTurn:
         if not context.topic.strip():
             raise BadTopic("expected a topic; found an empty one; say in a sentence what is to be studied")
-        over, timeout_s = context.stage == "conclude", self._options.planner_timeout or TIMEOUT_S
+        timeout_s = self._options.planner_timeout or TIMEOUT_S
         # Whoever proposed has answered before, in this process or another.
         reached = self._reached or context.stage != "propose" or context.campaign is not None
         patience_s = PATIENT_SHARE * context.seconds_left if self._patience_s is None else self._patience_s
-        patient = not over and context.stage != "look"  # a study goes on, and ends, without its words
+        patient = context.stage in DECLINABLE  # a study goes on, and ends, without its words
         patience = [patience_s if patient else 0.0, 0.0]  # none for the second one, which is asked once
         lines = [
             RetryingEndpoint(model, source, timeout_s, left, self._sleep, self._note, reached=reached)
@@ -508,7 +515,6 @@ class LlmPlanner:
         if self._total is None:  # it goes on from what the study took in another process
             self._total = {"prompt": 0.0, "completion": 0.0, **context.tokens_spent}
         try:
-            tries = 1 if over else TRIES
-            return ActionConversation(lines, context, check, self._options, self._total, tries=tries).run()
+            return ActionConversation(lines, context, check, self._options, self._total, tries=TRIES).run()
         finally:
             self._reached = lines[0].reached

@@ -18,16 +18,17 @@ from itertools import pairwise
 
 from research.errors import BadTopic
 from research.planners import lexicon as words
-from research.planners.context import FieldSpec, field_specs, known_environments
+from research.planners.context import FieldSpec, PlannerContext, field_specs, known_environments
 from research.planners.lexicon import DEFAULT_ENVIRONMENT, Kind, TopicWord, build_vocabulary, cut, recognise
 from research.planners.values import Sense, choose_values
-from research.proposals.actions import MOST_CONFIRMED, MOST_HYPOTHESES
+from research.proposals.actions import MOST_CONFIRMED, MOST_HYPOTHESES, ProposeDesign
 from research.proposals.arms import EXAMPLE as MODELS_EXAMPLE
 from research.proposals.arms import Scalar
 from research.proposals.flags import Claim, ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import SPEED, RequestedMetric, default_threshold
 from research.text import did_you_mean, suggest_from_text
 from studies.metrics import kinds
+from studies.records.design import CONFIGURATION
 from swarm.environments.base import Environment
 
 LONGEST_TOPIC = 2000
@@ -65,6 +66,27 @@ def parse_topic(
             f"{_describe_options(topic, fields, environments)}"
         )
     return parsed
+
+
+def find_uncovered(context: PlannerContext, action: ProposeDesign) -> tuple[str, ...]:
+    """Return the words of a topic that no field, value, place or measure of a design covers, however it was read."""
+    topic, claims, fields = " ".join(context.topic.split()), context.hypotheses, context.fields
+    sides = [side if c.variable == CONFIGURATION else {c.variable: side} for c in claims for side in c.settings]
+    sides += [{c.variable: rung} for c in claims for rung in c.ladder]
+    sides += [{entry.field: entry.value} for entry in action.constants]
+    sides += [{knob.field: value} for knob in (action.screen.knobs if action.screen else ()) for value in knob.values]
+    values = [value for side in sides for value in side.values() if not isinstance(value, Mapping)]
+    values += [action.steps, context.metric.threshold, *(c.smallest_effect for c in claims)]
+    texts = (*(name for side in sides for name in side), *map(str, values), *context.wanted.models.by_name)
+    known = {"", "success", "come", "steps", action.environment, context.metric.kind, context.metric.of}
+    known |= {name for side in sides for name in side} | {word.name for text in texts for word in cut(text)}
+    known |= {action.replication.environment} if action.replication else set()
+    known |= {"equivalent"} if any(c.sought != "difference" for c in claims) else set()
+    known |= words.FRAME | words.FILLERS | words.SEPARATORS | words.HOLDING | words.UP | words.DOWN | words.REPLICATING
+    tokens = recognise(cut(topic), build_vocabulary(fields, context.environments, context.wanted, ""), fields)
+    reader = _Parser(topic, tokens, {}, context.wanted)
+    reader._used = [t.kind == "mark" or t.name in known or (t.value is not None and t.value in values) for t in tokens]
+    return tuple(reader._left())
 
 
 def refuse_left(parsed: ParsedTopic, command: str, fields: Sequence[FieldSpec]) -> BadTopic:

@@ -1,5 +1,6 @@
 """What a planner may do: propose hypotheses, design their comparison, replicate a claim, go on or settle after a look,
-conclude, decline; and, beside one of these, note, revise an idea, ask the user, plan. Nothing else exists for it.
+conclude, decline, at the end write an answer, which a second call reviews; and, beside one of these, note, revise an
+idea, ask the user, plan. Nothing else exists for it.
 
 The source of code that a proposal carries is text, here and wherever else it is handled outside a
 container.
@@ -30,7 +31,7 @@ from research.proposals.slots import MOST_BYTES
 from studies.records.base import JsonValue
 from studies.records.design import CONFIGURATION, LEAST_RUNGS, MOST_MEDIATORS, Hypothesis
 from studies.records.procedure import PlanNode, Rule
-from studies.records.verdict import Verdict
+from studies.records.verdict import AnswerFigure, Verdict
 
 MOST_HYPOTHESES = 3
 MOST_CONFIRMED = 3
@@ -372,6 +373,28 @@ class Conclude(_ActionModel):
     """Why nothing more needs to be done, in a sentence or two; no verdict is changed by it."""
 
 
+class Write(_ActionModel):
+    """Answer the topic, after the verdicts: numbers and verdicts are references, which code fills in."""
+
+    action: Literal["write"] = "write"
+    answer: str = Field(min_length=1, max_length=1500)
+    """What is known now about the topic, and what is not."""
+    mechanism: str = Field(default="", max_length=1000)
+    """By which mechanism, and what of the runs points to it; empty where nothing does."""
+    limits: str = Field(default="", max_length=1000)
+    """Where it may not hold, and what was not tested."""
+    figures: tuple[AnswerFigure, ...] = Field(default=(), max_length=2)
+    """Up to two figures that show what you mean."""
+
+
+class Review(_ActionModel):
+    """Say which sentences of an answer the facts do not bear out."""
+
+    action: Literal["review"] = "review"
+    unsupported: tuple[StrictInt, ...] = Field(default=(), max_length=60)
+    """Their numbers in `sentences`."""
+
+
 class Decline(_ActionModel):
     """Answer no hypothesis to the topic: the study ends, with your reason quoted in its report."""
 
@@ -468,7 +491,7 @@ class Plan(_ActionModel):
 SideAction = Note | Revise | AskUser | Plan
 """What may be said beside an action, and uses no turn up."""
 Action = Annotated[
-    Propose | ProposeDesign | Conclude | Decline | Replicate | Explore | GoOn | Settle | SideAction,
+    Propose | ProposeDesign | Conclude | Write | Review | Decline | Replicate | Explore | GoOn | Settle | SideAction,
     Field(discriminator="action"),
 ]
 

@@ -447,7 +447,9 @@ def add_potential_confounders(claim: Hypothesis) -> Hypothesis:
         known = [line for line in known if _MORE_TRAINING not in line]
     if claim.matched == "episodes" and not together:
         known.insert(0, f"{_BATCH}: fewer training steps follow from a larger batch of as many episodes in all")
-    return claim.model_copy(update={"confounds": tuple(dict.fromkeys((*known, *claim.confounds)))[:8]})
+    # what begins with a variable's name and a colon is told in code's voice
+    feared = (line if line in known else line.replace(": ", " - ") for line in claim.confounds)
+    return claim.model_copy(update={"confounds": tuple(dict.fromkeys((*known, *feared)))[:8]})
 
 
 def is_job(base: Mapping[str, Any], values: Mapping[str, Any]) -> bool:

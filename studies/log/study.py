@@ -174,6 +174,10 @@ class PlannerAct:
     older logs."""
     node: str = ""
     """The question of its own plan that it says to ask; empty for another one."""
+    left: tuple[str, ...] | None = None
+    """Words of the topic that nothing in the design covers, by code; None where nobody looked."""
+    choices: tuple[str, ...] = ()
+    """What it chose that nobody had asked for, a sentence of code's each."""
 
 
 @dataclass(frozen=True, slots=True)

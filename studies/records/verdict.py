@@ -2,16 +2,14 @@
 
 A planner's words on a study: quotations that tell who said them, and what in them no fact bears out.
 
-Nothing follows from them. What a study found is in its verdicts, and why it ended is told by code. A verdict's name
-counts as said of the claims that its clause names by their ids, else of all of them; after `not` it does not count.
-This reads words, not meanings: what it passes is still the planner's voice.
+Nothing follows from them. What a study found is in its verdicts, and why it ended is told by code. What in them is not
+so is found by `studies.report.prose`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final, Literal, get_args
+from collections.abc import Mapping
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -29,10 +27,6 @@ reach a threshold or to start, those that do. An arm with one that did not is sp
 Ended = Literal["budget", "hand"]
 """What ended the runs of a claim between two looks: a budget that was set before any of them and not touched since, or
 somebody who may have seen data, by another budget or a veto."""
-_SAME: Final = {"proven": "supported", "proved": "supported", "confirmed": "supported", "disproved": "refuted"}
-_VERDICT: Final = re.compile(rf"\b(?:{'|'.join((*get_args(VerdictName), *_SAME))})\b", re.IGNORECASE)
-_CLAUSE: Final = re.compile(r"[.;:!?]\s|,|\b(?:and|but|while|whereas)\b", re.IGNORECASE)
-_NEGATED: Final = re.compile(r"(?:\b(?:not|nor|neither|never|no)|n't)\s+$", re.IGNORECASE)
 
 
 class ApprovalRequest(Record):
@@ -218,8 +212,33 @@ class Verdict(EvolvingRecord):
         return self.nonzero and min(abs(self.low or 0.0), abs(self.high or 0.0)) > self.equivalence.margin
 
 
-class PlannerMessage(Record):
+class AnswerFigure(Record):
+    """Curves of a logged metric by arm, which a planner chose and code draws."""
+
+    metric: str = Field(max_length=200)
+    """One of the round's metrics in `may_be_drawn`."""
+    arms: tuple[str, ...] = Field(default=(), max_length=6)
+    """Names of its arms; none for all."""
+    round: int = Field(default=1, ge=1)
+    """Number of the round."""
+
+
+class WrittenAnswer(Record):
+    """What a planner wrote beside its answer, with references in the place of numbers and verdicts."""
+
+    mechanism: str = ""
+    limits: str = ""
+    figures: tuple[AnswerFigure, ...] = ()
+    unsupported: tuple[str, ...] | None = None
+    """Sentences that a second reading found without support in facts; None where nobody read it again."""
+    unread: str = ""
+    """Why nobody did."""
+
+
+class PlannerMessage(EvolvingRecord):
     """What a planner said."""
+
+    added_fields: ClassVar = frozenset({"answer"})
 
     by: str
     """Who: the planner, and the model behind it where there is one."""
@@ -229,6 +248,8 @@ class PlannerMessage(Record):
     """Numbers in them that are in no fact the planner was shown; None where nobody looked."""
     contradicted: tuple[str, ...] = ()
     """Verdicts that they name and that not every claim they speak of has."""
+    answer: WrittenAnswer | None = None
+    """Set where the words answer the topic by references, which are looked up whenever it is shown."""
 
 
 def planner_label(name: str, model: str | None) -> str:
@@ -237,6 +258,11 @@ def planner_label(name: str, model: str | None) -> str:
 
 def quote_message(said: PlannerMessage) -> str:
     """Return a planner's words as a quotation on one line, with who said them and what is wrong with them."""
+    return f'{said.by}: "{" ".join(said.text.split())}"{describe_doubts(said)}'
+
+
+def describe_doubts(said: PlannerMessage) -> str:
+    """Return what is wrong with a planner's words, to stand behind them; empty for nothing."""
     wrong = []
     if said.unfounded is None:
         wrong.append("its numbers were not checked")
@@ -244,24 +270,4 @@ def quote_message(said: PlannerMessage) -> str:
         wrong.append(f"numbers that are in no fact: {', '.join(said.unfounded)}")
     if said.contradicted:
         wrong.append(f"verdicts that were not reached: {', '.join(said.contradicted)}")
-    quoted = f'{said.by}: "{" ".join(said.text.split())}"'
-    return f"{quoted} ({'; '.join(wrong)})" if wrong else quoted
-
-
-def find_contradictions(text: str, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """Return the verdicts that a text names and the claims it speaks of do not have; none while nothing is judged."""
-    wrong: list[str] = []
-    for clause in _CLAUSE.split(text) if verdicts else ():
-        named = [v for v in verdicts if re.search(rf"\b{re.escape(v.hypothesis)}\b", clause, re.IGNORECASE)]
-        reached = {verdict.verdict for verdict in named or verdicts}
-        for word in _VERDICT.finditer(clause):
-            name = _SAME.get(word[0].lower(), word[0].lower())
-            if reached != {name} and not _NEGATED.search(clause[: word.start()]):
-                wrong.append(word[0])
-    return tuple(dict.fromkeys(wrong))
-
-
-def mark_contradictions(text: str, verdicts: Sequence[Verdict]) -> str:
-    """Return a planner's words on one line, with the verdicts that they name and that were not reached."""
-    wrong = find_contradictions(text, verdicts)
-    return " ".join(text.split()) + (f" (verdicts that were not reached: {', '.join(wrong)})" if wrong else "")
+    return f" ({'; '.join(wrong)})" if wrong else ""

@@ -32,7 +32,7 @@ MARKDOWN: Final = "report.md"
 HTML: Final = "report.html"
 PAGES: Final = (MARKDOWN, HTML)
 _ROOM: Final = Path(__file__).parents[1]
-_LEVELS: Final = {"passed": "Held", "failed": "Did not hold", "threat": "Threat", "note": "Note"}
+_LEVELS: Final = {"passed": "Held", "failed": "Did not hold", "threat": "Threat", "note": "Note", "feared": "Feared"}
 
 
 @dataclass(frozen=True, slots=True)

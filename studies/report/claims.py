@@ -18,9 +18,10 @@ from typing import Final
 from studies.log.study import BUDGET_EXHAUSTED, LoggedAmendment, StudyState, Veto
 from studies.records.design import REWARD, Design, Hypothesis, is_expression
 from studies.records.statements import statement, statement_of
-from studies.records.verdict import Verdict, find_contradictions, mark_contradictions, planner_label, quote_message
+from studies.records.verdict import Verdict, planner_label
 from studies.report.elements import Cell, Play, Quote, Remark, Section, Table, Text, hash_cell, section, table, threat
 from studies.report.evidence import BEFORE, REWARDS, Evidence
+from studies.report.prose import mark
 from studies.report.wording import (
     NONE,
     describe_comparison,
@@ -58,20 +59,6 @@ _REACHING: Final = frozenset({
 })  # fmt: skip
 
 
-def last_words(state: StudyState) -> str:
-    """Return the planner's last words as a quotation, held to every round's verdicts; empty where it had none."""
-    if state.said is None:
-        return ""
-    reached = [verdict for each in state.rounds for verdict in each.verdicts]
-    wrong = dict.fromkeys((*state.said.contradicted, *find_contradictions(state.said.text, reached)))
-    return quote_message(state.said.model_copy(update={"contradicted": tuple(wrong)}))
-
-
-def why_asked(state: StudyState) -> str:
-    """Return why a round was asked, in the words of whoever asked, held to the verdicts that were there by then."""
-    return mark_contradictions(state.why_asked, [verdict for each in state.rounds_before for verdict in each.verdicts])
-
-
 def claims(state: StudyState) -> tuple[Hypothesis, ...]:
     """Return the hypotheses under test, or those proposed while there is no design."""
     return state.design.hypotheses if state.design else state.hypotheses
@@ -96,7 +83,7 @@ def quotes(state: StudyState) -> Iterator[Quote]:
         if state.selection is None:
             code = statement(claim.variable, claim.control, claim.treatment, claim.direction, metric)
             words = claim.said or ("" if words in (code, statement_of(claim, metric)) else words)
-        if lines := tuple(one_line(line) for line in (words, claim.mechanism) if line):
+        if lines := tuple(mark(line, state.rounds_before) for line in (words, claim.mechanism) if line):
             yield Quote(lines, f"{by}, not a finding", claim.id)
 
 
@@ -115,7 +102,7 @@ def verdict_table(state: StudyState) -> Table | None:
             {True: "yes", False: "no", None: NONE}[verdict.within_prediction if verdict else None],
             verdict_cell(state, verdict),
         ))  # fmt: skip
-    columns = ("Hypothesis", "Difference", "Interval", "Runs", "Predicted", "Inside", "Verdict")
+    columns = ("Hypothesis", "Difference", "Interval that decided", "Runs", "Predicted", "Inside", "Verdict")
     return table(columns, rows, (1, 2, 3, 4))
 
 
@@ -175,7 +162,15 @@ def numbers_table(state: StudyState) -> Table | None:
             number(verdict.brier),
             hash_cell(verdict.inputs_sha256),
         ])  # fmt: skip
-    columns = ("Hypothesis", "Locked test", "Interval", "Level", "p", "Equivalence interval", "Probability given")
+    columns = (
+        "Hypothesis",
+        "Locked test",
+        "Interval of the difference",
+        "Its level",
+        "p",
+        "Interval of equivalence",
+        "Forecast",
+    )
     return table((*columns, "Brier", "Inputs, sha256"), rows, (2, 3, 4, 5, 6, 7))
 
 

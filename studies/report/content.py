@@ -19,8 +19,8 @@ from studies.records.analysis import ANALYSE, MADE, AnalysisResult
 from studies.records.base import digest
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name, value_of
-from studies.records.verdict import mark_contradictions
-from studies.report import claims, design_tables, run_tables
+from studies.report import claims, design_tables, run_tables, summary
+from studies.report.answer import answer_section
 from studies.report.branches import plan_section
 from studies.report.design_tables import what_differs
 from studies.report.elements import (
@@ -44,7 +44,8 @@ from studies.report.elements import (
 from studies.report.evidence import Evidence
 from studies.report.figure_data import curves, forecasts, hidden_curves, shifts, training_curves
 from studies.report.next_question import ask_next
-from studies.report.summary import Headline, headline, last_judged, point_out_round, point_out_study, words_at_end
+from studies.report.prose import last_words, mark, why_asked
+from studies.report.summary import Headline, headline, last_judged, point_out_round
 from studies.report.validity import facts_table, others_table, remarks
 from studies.report.wording import (
     NONE,
@@ -68,7 +69,7 @@ _STANDING: Final = {
     "paused": "Partial report: the study is paused",
     "stopped": "Partial report: the study is stopped",
 }
-_URGENT: Final = ("failed", "threat")
+_URGENT: Final = ("failed", "threat", "feared")
 """Levels of what every reader has to know."""
 _TITLE: Final = 110
 """Characters that a title has at most."""
@@ -110,17 +111,18 @@ def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> Repor
     heads = [headline(each, evidence[each.round].lock_error) for each in states]
     standing, reason = _STANDING.get(state.status, ""), state.stopped_reason or state.paused_reason
     standing += f" ({one_line(reason)})." if state.status in ("stopped", "paused") and reason else ""
-    asked = [Point("Asked", heads[0].question.asked)]
-    left = tuple(dict.fromkeys(line for head in heads for line in head.question.not_tested))
-    untested = [Point("Not tested", " ".join(left), tone="untested")] if left else []
+    asked = [*summary.ask_user(state), Point("Asked", heads[0].question.asked), *summary.describe_setting(state)]
+    left = tuple(dict.fromkeys(mark(line, state.rounds) for head in heads for line in head.question.not_tested))
+    untested = [Point("Not tested", line, tone="untested") for line in left]
+    known = Point("Topic", *summary.describe_answer(state, untested=bool(left)))
     if several:  # how the inquiry goes on, or what its last judged round leaves open
         goes_on = state.concluded_reason is None or state.asked_next is not None
         follow = ask_next(state if goes_on else last_judged(state))
-        points = [*asked, *untested, *point_out_study(state, heads, evidence)]
+        points = [*asked, *untested, *summary.point_out_study(state, known)]
     else:
         follow, of_round = heads[0].next, list(point_out_round(heads[0], ""))
-        tested = [point for point in of_round if point.label == "Tested"]
-        points = [*asked, *tested, *untested, *of_round[len(tested) :]]
+        lines = [[point for point in of_round if point.label.startswith(name)] for name in ("Tested", "Verdict", "In ")]
+        points = [*asked, *lines[0], *untested, *lines[1], known, *lines[2]]
     points.append(Point("Ask next", follow.why, command=follow.command))
     return ReportContent(
         study=state.id,
@@ -185,6 +187,7 @@ def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, E
     locked = [each.round for each in states if each.design is not None]
     counts = Counter(remark for key in locked for remark in dict.fromkeys(urgent[key]))
     shared = [remark for remark, count in counts.items() if count == len(locked)] if len(locked) > 1 else []
+    yield (answer := answer_section(state, evidence))
     for each, head in zip(states, heads, strict=True):
         own = [remark for remark in urgent[each.round] if remark not in shared]
         rest = [remark for remark in found[each.round] if remark.level not in _URGENT]
@@ -194,8 +197,8 @@ def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, E
         else:
             yield from blocks
     yield plan_section(state)
-    yield _quote(words_at_end(state), "why it asked no further question, in the planner's words")
-    yield _quote(claims.last_words(state), "the planner's last words, not a finding")
+    yield _quote(summary.words_at_end(state), "why it asked no further question, in the planner's words")
+    yield _quote(last_words(state) if answer is None else "", "the planner's last words, not a finding")
     yield _analysis_section(state)
     if shared:
         yield section("Threats to every round", Remarks(tuple(shared)), id="validity")
@@ -227,7 +230,7 @@ def _round_section(state: StudyState, each: StudyState, head: Headline, blocks: 
                 f"claims of a difference, {fine_percent(each.design.inquiry.equivalence)} on claims of no difference."
             )
         lead = Head(tuple(point_out_round(head, level)), tuple(_round_facts(each)))
-    quoted = _quote(claims.why_asked(each), "why it was asked, in the planner's words")
+    quoted = _quote(why_asked(each), "why it was asked, in the planner's words")
     explored = [_exploration_section(each, entry) for entry in each.explorations]
     return section(heading, lead, *blocks, quoted, *explored, id=f"round-{each.round}")
 
@@ -311,7 +314,7 @@ def _design_section(state: StudyState, prefix: str) -> Block | None:
         _text(claims.describe_sizing(state)),
         design_tables.design_arms(design),
         design_tables.design_facts(design, state.design_hash),
-        section("What each hypothesis puts at stake", design_tables.stakes_table(design)),
+        section("What each hypothesis puts at stake", design_tables.stakes_table(design, state.rounds_before)),
         section("Looks at the data", design_tables.analyses_table(design)),
         section("The decision table", design_tables.rules_table(design)),
         section("Limits of the watchdog", design_tables.limits_table(design.watchdog)),
@@ -340,7 +343,7 @@ def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block 
         f"Exploration: {plural(len(plan.arms), 'single run')} in {plan.environment}, one seed for all ({plan.seed}), "
         f"{how} on {plan.metric.split} tasks. No claim rests on them, and they draw on no ledger."
     )
-    why = mark_contradictions(plan.why, [verdict for each in state.rounds for verdict in each.verdicts])
+    why = mark(plan.why, state.rounds)
     columns = ("Arm", "Sets", "Run", "Success before", f"{metric_name(plan.metric)}, one run", "Took")
     quoted = None if state.explores else Quote((why,), "why it was tried, in the planner's words")
     return section("Tried without a claim", Text(said), table(columns, rows, (3, 4, 5)), quoted)

@@ -79,7 +79,7 @@ class Play:
 class Remark:
     """Something the report's code checked or noticed."""
 
-    level: Literal["passed", "note", "threat", "failed"]
+    level: Literal["passed", "note", "feared", "threat", "failed"]
     text: str
 
 

@@ -305,7 +305,12 @@ def ask_next(state: StudyState) -> NextQuestion:
 def list_next_questions(state: StudyState) -> tuple[NextQuestion, ...]:
     """Return what may be asked next, the best first. Only the compiler knows whether it can be had."""
     if state.declined:
-        return (NextQuestion("the question in other words, as the planner declined it", "ajet study plan '...'"),)
+        again = NextQuestion("the question in other words, as the planner declined it", "ajet study plan '...'")
+        if (state.settings.get("sandbox") or {}).get("kind", "process") != "process" or not _words(state):
+            return (again,)
+        why = "the same in containers, if what it lacks is code that can be varied, such as a reward function"
+        kept = _without(_words(state), {"--sandbox": 1, **_OF_ONE_RUN})
+        return NextQuestion(why, shlex.join([*kept, "--sandbox", "docker"])), again
     design = state.design
     judged = [(design.hypothesis(verdict.hypothesis), verdict) for verdict in state.verdicts] if design else []
     if design is None or not judged:

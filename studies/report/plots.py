@@ -480,6 +480,11 @@ FIGURES: Final[Mapping[str, FigureKind]] = {
         lambda data: f"By the planner's code, exploratory: {data.y} by {data.x}. No claim rests on it.",
         draw_analysis,
     ),
+    "chosen": FigureKind(
+        "Chosen by the planner",
+        lambda data: f"{data.measured}, by {data.unit}; chosen by the planner, drawn by code. {_LINES}.",
+        draw_curves,
+    ),
     "training": FigureKind(
         "How training went",
         lambda data: f"Logged metrics by {data[0].unit}: {', '.join(each.measured for each in data)}. {_LINES}.",

@@ -36,6 +36,7 @@ from studies.report.elements import (
     threat,
 )
 from studies.report.evidence import AFTER, BEFORE, Evidence
+from studies.report.prose import mark
 from studies.report.wording import NONE, duration, moment, number, one_line, plural
 from studies.verdicts.judge import find_collapsed_runs
 
@@ -256,10 +257,13 @@ def notebook_table(state: StudyState) -> Table | None:
     kinds = {"note": "a thought", "revise": "a revision of {}", "ask": "a question to the user", "plan": "a plan"}
 
     def words(note: PlannerNote) -> str:
-        said = f"“{note.text}”" if note.text else "withdrawn"
-        return f"{said}, because “{note.reason}”" if note.kind == "revise" else f"“{note.text}”"
+        text, reason = (
+            mark(said, [each for each in state.rounds if each.round <= note.round]) for said in (note.text, note.reason)
+        )
+        said = f"“{text}”" if note.text else "withdrawn"
+        return f"{said}, because “{reason}”" if note.kind == "revise" else f"“{text}”"
 
-    rows = ((str(n.round), n.id, kinds[n.kind].format(n.about), one_line(words(n))) for n in state.notebook)
+    rows = ((str(n.round), n.id, kinds[n.kind].format(n.about), words(n)) for n in state.notebook)
     return table(("Round", "Called", "Is", "In its words"), rows, (0,))
 
 

@@ -1,4 +1,4 @@
-"""The first lines of a report: asked, tested, verdict, in practice, ending.
+"""The first lines of a report: asked, tested, known, whether the topic is answered, in practice, ending.
 
 Every sentence is written by code from the states of a study's rounds; what was decided is quoted. Nothing is said to be
 known that no locked test came to, and no recipe that the last confirmation of a comparison did not show. Whether files
@@ -7,24 +7,24 @@ still are what was collected comes in as `lock_error`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from studies.checks.training import unequal_drops
 from studies.log.study import ASK_RULE, StudyState
-from studies.records.design import Design, Hypothesis
+from studies.records.design import MODEL, Design, Hypothesis
 from studies.records.runs import EVIDENCE_CODES
+from studies.records.statements import format_setting_value, metric_name
+from studies.records.verdict import planner_label
 from studies.report.elements import Point
-from studies.report.evidence import Evidence
 from studies.report.next_question import LESS, NextQuestion, ask_next, format_gain, in_practice
-from studies.report.validity import surprises, warn_collapsed, warn_miscalibrated, warn_noise
+from studies.report.prose import mark
 from studies.report.wording import (
     capital,
     describe_comparison,
     describe_trainings,
     finding,
-    format_size,
     label,
     one_line,
     percent,
@@ -122,6 +122,8 @@ def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAns
     elif not state.is_settled(claim.id):
         over = "ended before the next" if state.status in ("stopped", "concluded") else "goes on"
         said += f" This is look {verdict.look}; the study {over}."
+    if any(choice.startswith("The metric ") for choice in list_choices(state)):
+        said += " It is judged by a metric that the planner chose."
     if claim.id in state.vetoed:
         said += " It was vetoed before its last look and rests on what was there."
     if verdict.exploratory:
@@ -143,6 +145,50 @@ def _why_no_verdict(state: StudyState, design: Design, claim: Hypothesis) -> str
     return f"the study is not finished; there are {have}."
 
 
+def ask_user(state: StudyState) -> Iterator[Point]:
+    """Yield what the planner asked the user, which a note answers: its own words."""
+    by = planner_label(str(state.planner["name"]), state.planner.get("model"))
+    for note in (note for note in state.notebook if note.kind == "ask"):
+        said = f"{by} asks: “{mark(note.text, state.rounds)}”"
+        yield Point("A question to you", said, command=f"ajet study note {state.id} '...'")
+
+
+def describe_setting(state: StudyState) -> Iterator[Point]:
+    """Yield by what rounds were judged, where and with which model, and what of it the planner chose unasked."""
+    said, chosen = dict[str, None](), dict[str, None]()
+    for each in (each for each in state.rounds if each.design is not None):
+        design = each.design
+        assert design is not None
+        model = design.base_job.get("model")
+        by = f", with the model {format_setting_value(MODEL, model)}" if model else ""
+        said[f"{metric_name(design.metric)} in {design.environment}{by}"] = None
+        chosen |= dict.fromkeys(list_choices(each))
+    if said:
+        yield Point("Judged by", " ".join((f"{'; '.join(said)}.", *chosen)))
+
+
+def list_choices(state: StudyState) -> tuple[str, ...]:
+    """Return what of a round its planner chose that nobody asked for, by its last proposal and design."""
+    own = {act.action: act.choices for act in state.planner_acts if act.turn.startswith(f"{state.round}/")}
+    return tuple(choice for choices in own.values() for choice in choices)
+
+
+def describe_answer(state: StudyState, *, untested: bool) -> tuple[str, str]:
+    """Return by code whether the topic is answered, and the words to lead with: by claims that are decided."""
+    claims = [(each, claim.id) for each in state.rounds if each.design for claim in each.design.hypotheses]
+    judged = [(name, each.verdict_on(name)) for each, name in claims]
+    left = [name for name, v in judged if v is None or v.exploratory or v.verdict in ("inconclusive", "invalid")]
+    yet = "" if state.status in ("concluded", "stopped") else " yet"
+    if not claims:
+        return f"nothing was tested{yet}.", f"Not answered{yet}"
+    text = f"{len(claims) - len(left)} of {plural(len(claims), 'claim')} decided"
+    text += f", not {', '.join(left)}" if left else ""
+    text += "; parts of the topic were not tested." if untested else "."
+    if len(left) == len(claims):
+        return text, f"Not answered{yet}"
+    return text, "Answered in part" if left or untested else "Answered"
+
+
 def point_out_round(head: Headline, level: str) -> Iterator[Point]:
     """Yield what a round tested, what it came to, and what a reader may do; `level` is what its tests might spend."""
     several = len(head.answers) > 1
@@ -157,53 +203,23 @@ def point_out_round(head: Headline, level: str) -> Iterator[Point]:
         yield Point("Level", level)
 
 
-def point_out_study(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, Evidence]) -> Iterator[Point]:
-    """Yield what is known over all rounds, what is ruled out, what surprised, the recipe, and how it goes on."""
-    ruled_out: list[str] = []
+def point_out_study(state: StudyState, answer: Point) -> Iterator[Point]:
+    """Yield what is known over all rounds and what not, whether that is an answer, and what follows from it."""
     for each in state.rounds:
         name, design = f"Known, round {each.round}", each.design
-        for answer in headline(each).answers:
-            known, sentence = each.verdict_on(answer.hypothesis), answer.sentence
+        for claim in headline(each).answers:
+            known, sentence = each.verdict_on(claim.hypothesis), claim.sentence
             if design is not None and known is not None:
-                claim = design.hypothesis(answer.hypothesis)
-                numbers = finding(claim, known, design.metric, deciding_interval(design, known))
+                tested = design.hypothesis(claim.hypothesis)
+                numbers = finding(tested, known, design.metric, deciding_interval(design, known))
                 sentence = f"in {design.environment}, {numbers[:1].lower()}{numbers[1:]}"
-            yield Point(name, sentence, answer.label, answer.verdict)
-        for verdict in each.verdicts:  # a difference that matters, or the direction that was claimed
-            if design is None or not each.is_settled(verdict.hypothesis):
-                continue
-            claim, interval = design.hypothesis(verdict.hypothesis), deciding_interval(design, verdict)
-            by = f"by {describe_comparison(claim)}{f' ({percent(interval.level)} interval)' if interval else ''}."
-            where = f"Round {each.round}, in {design.environment}"
-            if verdict.verdict == "equivalent" and verdict.equivalence is not None:
-                size = format_size(verdict.equivalence.margin, design.metric)
-                ruled_out.append(f"{where}: a difference of {size} or more {by}")
-            if verdict.verdict == "refuted":
-                ruled_out.append(f"{where}: {'an' if claim.direction == 'increase' else 'a'} {claim.direction} {by}")
+            undecided = claim.verdict in ("none", "inconclusive", "invalid")
+            yield Point(f"Not known, round {each.round}" if undecided else name, sentence, claim.label, claim.verdict)
     for each in state.given_up:
         yield Point(f"Known, round {each.round}", "it came to no lock: nothing was tested in it.", "Given up", "none")
-    pairs = ((each.round, line) for each in state.rounds for line in list_surprises(each, evidence[each.round]))
-    surprised = [f"Round {number}: {line}" for number, line in pairs]
-    for name, sentences in (
-        ("Ruled out", ruled_out or ["Nothing."]),
-        ("Surprises", surprised or ["Nothing that the rules look for."]),
-        ("Best recipe", describe_recipe(state)),
-    ):
-        yield from (Point(name, sentence) for sentence in sentences)
+    yield answer
+    yield from (Point("Best recipe", sentence) for sentence in describe_recipe(state))
     yield Point("Why it ended" if state.concluded_reason is not None else "How far it is", why_ended(state))
-
-
-def list_surprises(state: StudyState, evidence: Evidence) -> tuple[str, ...]:
-    """Return a sentence for each thing that went otherwise than was thought in one round."""
-    found = []
-    claims = {claim.id: claim for claim in state.design.hypotheses} if state.design is not None else {}
-    for claim in (claims[verdict.hypothesis] for verdict in state.verdicts if verdict.verdict == "refuted"):
-        if not claim.open:
-            brought = f"{describe_comparison(claim)} brought the opposite of the {claim.direction} that was claimed."
-            found.append(f"{claim.id} was refuted: {brought}")
-    rules = (warn_miscalibrated, warn_collapsed, warn_noise)
-    told = (remark.text for rule in rules for remark in rule(state, evidence))
-    return (*found, *told, *surprises(state, evidence))
 
 
 def describe_recipe(state: StudyState) -> tuple[str, ...]:

@@ -20,9 +20,11 @@ from research.planners.endpoint import shorten
 from research.planners.llm import LlmPlanner
 from studies import EventType, StudyState
 from studies.report import build_report
+from tests.golden import assert_golden
 from tests.research.bench import Bench, Cut
 from tests.research.factories import make_claim
 from tests.research.fakes import ScriptedPlanner
+from tests.studies.report.pages import section
 
 MODEL = "a-liar"
 LIE = "Curriculum learning raises success."
@@ -35,7 +37,16 @@ CLAIM = {
 }  # fmt: skip
 PROPOSAL = {"action": "propose", "hypotheses": [CLAIM]}
 DESIGN = {"action": "design", "environment": "guess"}
-CONCLUSION = {"action": "conclude", "reason": WORDS}
+ANSWER = {
+    "action": "write", "answer": WORDS, "mechanism": "<b>Ignore</b> the verdict: {h9.estimate} twenty per cent.",
+    "limits": "", "figures": [{"metric": "no/such", "arms": [], "round": 1}],
+}  # fmt: skip
+UNREAD = {"action": "review", "unsupported": [99]}
+FOUNDED = {
+    "action": "write", "answer": "Group size: {h1.verdict}, by {h1.estimate} ({h1.interval}). It runs in {study.runs}.",
+    "mechanism": "From {arm:group_size=8.first(critic/success/mean)} on.", "limits": "One place alone.",
+    "figures": [{"metric": "critic/success/mean", "arms": ["group_size=16"], "round": 1}],
+}  # fmt: skip
 
 
 class Script:
@@ -77,7 +88,7 @@ def test_a_planner_that_wants_the_bar_moved_gets_the_bar_and_its_words_in_quotes
             {**PROPOSAL, "hypotheses": [{**CLAIM, "direction": "decrease", "predicted_low": 0.1}]},
             PROPOSAL,
         ],
-        design=[DESIGN], conclude=[CONCLUSION],
+        design=[DESIGN], conclude=[ANSWER, ANSWER], review=[UNREAD, UNREAD],
     )  # fmt: skip
     bench, state = studied(tmp_path, script, rate=0.5)
     assert (state.status, [verdict.verdict for verdict in state.verdicts]) == ("concluded", ["equivalent"])
@@ -90,21 +101,38 @@ def test_a_planner_that_wants_the_bar_moved_gets_the_bar_and_its_words_in_quotes
 
     assert state.concluded_reason == "the hypothesis is judged: h1 equivalent"
     assert (state.said.by, state.said.text) == (f"llm {MODEL}", WORDS)
-    assert (state.said.unfounded, state.said.contradicted) == (("0.0001", "+0.42"), ("SUPPORTED",))
+    answered = state.planner_acts[-1].rejected[0]
+    for wrong in ("SUPPORTED", "0.0001", "+0.42", "{h9.estimate}", "twenty", "per cent", "figures"):
+        assert wrong in answered
 
     markdown, html = report(bench, state)
-    said = f'llm {MODEL}: "{WORDS}" (numbers that are in no fact: 0.0001, +0.42; verdicts that were not reached: '
     for lie in (LIE, WORDS):
         holding = [line for line in markdown.replace("\\", "").splitlines() if lie in line]
         assert len(holding) == 1, "said once"
         assert holding[0].startswith("> "), "in a quotation"
         assert html.count(lie) == 1
-    assert said in markdown.replace("\\", "")
+    assert_golden(section(markdown, "The topic, answered by"))
+    assert "<b>Ignore" not in (bench.home.study(state.id) / "report.html").read_text()
     assert f"in the words of the planner llm {MODEL}" in markdown.replace("\\", "")
     told = dict(progress_lines(state))
-    assert told["said"].startswith(said)
+    assert told["said"] == f"llm {MODEL} answers the topic in the report"
     assert told["concluded"] == "concluded: the hypothesis is judged: h1 equivalent"
     assert LIE not in " ".join(told.values())
+
+
+@pytest.mark.slow
+def test_numbers_of_an_answer_are_looked_up_and_a_second_reading_stands_beside_it(tmp_path: Path) -> None:
+    script = Script(
+        propose=[PROPOSAL], design=[DESIGN], conclude=[ANSWER, FOUNDED],
+        review=[{"action": "review", "unsupported": [9]}, {"action": "review", "unsupported": [2, 4]}],
+    )  # fmt: skip
+    bench, state = studied(tmp_path, script, rate=0.5)
+    assert state.said.text == FOUNDED["answer"]
+    assert [act.tries for act in state.planner_acts[-2:]] == [2, 2]
+    assert state.said.answer.unsupported == ("It runs in {study.runs}.", "One place alone.")
+    markdown, _ = report(bench, state)
+    assert markdown.index("**Verdict:**") < markdown.index("## The topic, answered by") < markdown.index("## Predicted")
+    assert_golden(section(markdown, "The topic, answered by"))
 
 
 DECLINED = {"action": "decline", "reason": "There is no curriculum of 3 stages here."}

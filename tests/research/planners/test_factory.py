@@ -4,79 +4,15 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from research.errors import BadInput, NotReady
-from research.planners.context import ArmSummary, PlannerContext
 from research.planners.factory import load_track_record, make_planner
-from research.planners.prompts import final_message
 from studies import EventLog
-from studies.records.verdict import PlannerMessage, Verdict, quote_message
+from studies.records.verdict import PlannerMessage, quote_message
 from tests.golden import assert_golden
 from tests.research.calibrated import Came, write_study
-from tests.research.factories import make_verdict
-
-
-def verdict(name: str = "h1", said: str = "inconclusive", **changes: Any) -> Verdict:
-    values = {"estimate": 0.158, "low": -0.0421, "high": 0.3581, "p": 0.0312, "mean_control": 0.4,
-              "mean_treatment": 0.558, "n_control": 2, "n_treatment": 2}  # fmt: skip
-    return make_verdict(hypothesis=name, verdict=said, **values | changes)
-
-
-def judged(*verdicts: Verdict) -> PlannerContext:
-    arms = (ArmSummary("group_size=8", 2, 0.4), ArmSummary("group_size=16", 2, 0.558))
-    return PlannerContext(
-        topic="group size 8 vs 16", seconds_left=1234.0, seconds_per_run=58.0, parallel=2,
-        verdicts=verdicts or (verdict(),), arms=arms,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("text", "unfounded"),
-    [
-        *((text, ()) for text in (
-            "The difference is +0.158 (0.16, or 0.2).", "It rose by 15.8 % [-4.2 %, 35.8 %].", "16 percentage points.",
-            "2 + 2 runs, 4 in all, of 2 arms.", "p = 0.03; from 0.40 to 0.56.", "group_size=16 instead of 8",
-            "About 1,234 seconds are left.", "95 % of such intervals hold it.", "Nothing was shown about h1.",
-        )),
-        ("p < 0.0001", ("0.0001",)), ("It rose by 0.61, by 61 %, and 0.61 again.", ("0.61", "61 %")),
-        ("The difference is -0.158.", ("-0.158",)), ("12 runs of 5,000 episodes show 1e-9.", ("12", "5,000", "1e-9")),
-        ("Success is 99.9 percent.", ("99.9 percent",)),
-    ],
-)  # fmt: skip
-def test_a_number_in_no_fact_in_any_rounding_is_named_as_it_is_written(text: str, unfounded: tuple[str, ...]) -> None:
-    assert final_message("llm m", text, judged()).unfounded == unfounded
-
-
-@given(fact=st.floats(min_value=-1, max_value=1), digits=st.integers(min_value=2, max_value=6))
-def test_roundings_of_any_fact_are_founded_and_what_is_far_from_all_facts_is_not(fact: float, digits: int) -> None:
-    facts = judged(verdict(estimate=fact))
-    shown = f"{fact:.{digits}f}"
-    assert final_message("llm m", f"The difference is {shown}.", facts).unfounded == ()
-    assert final_message("llm m", f"The difference is {abs(fact) + 8.375:.3f}.", facts).unfounded != ()
-
-
-@pytest.mark.parametrize(
-    ("text", "reached", "contradicted"),
-    [
-        ("The claim is strongly SUPPORTED.", "inconclusive", ("SUPPORTED",)),
-        ("It is inconclusive, and not supported.", "inconclusive", ()),
-        ("Neither supported nor refuted.", "inconclusive", ()),
-        ("h1 is Equivalent; h2 is refuted.", "inconclusive supported", ("Equivalent", "refuted")),
-        ("h2 is supported.", "inconclusive supported", ()),
-        ("h1 is supported, while h2 is inconclusive.", "inconclusive supported", ("supported", "inconclusive")),
-        ("Its rate is supported too. Easy-first order is proven! h2 is confirmed.", "inconclusive supported",
-         ("supported", "proven")),
-        ("Both are supported.", "supported supported", ()),
-    ],
-)  # fmt: skip
-def test_a_verdict_is_held_against_its_claim(text: str, reached: str, contradicted: tuple[str, ...]) -> None:
-    digest = judged(*(verdict(f"h{number}", said) for number, said in enumerate(reached.split(), start=1)))
-    assert final_message("llm m", text, digest).contradicted == contradicted
 
 
 def test_a_quotation_says_who_said_it_and_what_is_wrong_with_it() -> None:

@@ -113,7 +113,8 @@ def test_what_of_a_topic_is_not_tested_stands_beneath_what_is(study: Synthetic) 
     assert markdown.index("**Tested:**") < markdown.index("**Not tested:**") < markdown.index("**Verdict:**")
     assert left in headline(study.state()).question.not_tested
     labels = re.findall(r"^- \*\*(.+?):\*\*", markdown.partition("\n## ")[0], flags=re.MULTILINE)
-    assert labels == ["Asked", "Tested", "Not tested", "Verdict", "In practice", "Ask next"]
+    asked = ["Asked", "Judged by", "Tested", "Not tested", "Not tested"]
+    assert labels == [*asked, "Verdict", "Topic", "In practice", "Ask next"]
 
 
 def test_what_was_changed_after_it_was_fixed_is_said_first(study: Synthetic) -> None:

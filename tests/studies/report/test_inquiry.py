@@ -12,8 +12,7 @@ from studies import StudyState
 from studies.records.design import CONFIGURATION, Arm
 from studies.records.verdict import PlannerMessage
 from studies.report.build import render_report
-from studies.report.evidence import gather
-from studies.report.summary import describe_recipe, list_surprises
+from studies.report.summary import describe_recipe
 from studies.verdicts.recipe import recipes
 from tests.golden import assert_golden
 from tests.studies.asked_on import Inquiry
@@ -22,7 +21,7 @@ from tests.studies.report.pages import Page, section
 pytestmark = pytest.mark.slow
 
 ORDER = (
-    "Asked", "Known", "Ruled out", "Surprises", "Best recipe", "Why it ended", "Ask next",
+    "Asked", "Judged by", "Known", "Topic", "Best recipe", "Why it ended", "Ask next",
     "## Round 1 of at most 3", "## Round 2 of at most 3", "## Round 3 of at most 3",
     "## Threats to every round", "## The error ledgers", "## Every run", "## Cost",
 )  # fmt: skip
@@ -80,18 +79,6 @@ def test_a_lock_of_an_earlier_round_that_was_edited_stands_above_the_answers(tol
     (edited.folder / "design-2.lock").write_text("{}")
     page = render_report(edited.state, edited.folder)["report.md"].replace("\\", "")
     assert page.index("lock design-2.lock was changed") < page.index("**Asked:**")
-
-
-def test_a_refuted_direction_and_a_missed_prediction_surprise(inquiry: Inquiry) -> None:
-    asked, evidence = inquiry.state.rounds[0], gather(inquiry.state.rounds[0], inquiry.folder)
-    assert list_surprises(asked, evidence) == ()
-    refuted = replace(asked, verdicts=(asked.verdicts[0].model_copy(update={"verdict": "refuted"}),))
-    assert list_surprises(refuted, evidence) == ()
-    sided = (asked.design.hypotheses[0].model_copy(update={"sought": "difference"}),)
-    state = replace(asked, design=asked.design.model_copy(update={"hypotheses": sided}))
-    for changes in ({"verdict": "refuted"}, {"within_prediction": False}):
-        changed = state.verdicts[0].model_copy(update=changes)
-        assert_golden("\n".join(list_surprises(replace(state, verdicts=(changed,)), evidence)))
 
 
 def test_what_a_planner_writes_is_quoted_below_the_results_and_held_to_the_claims(inquiry: Inquiry) -> None:

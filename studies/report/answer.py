@@ -1,0 +1,191 @@
+"""A planner's answer to the topic: references that code looks up, and what in the text is none and should be.
+
+References (`{h1.estimate}`, `{arm:group_size=16.mean}`) stand where numbers and verdicts belong. What they say is
+computed each time the answer is shown, so that it is always what the report says.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any, Final
+
+from studies.log.study import StudyState
+from studies.records.verdict import AnswerFigure
+from studies.report import wording
+from studies.report.elements import Block, Quote, Section, Text, arm_interval, drawing, format_mean, section
+from studies.report.evidence import Evidence
+from studies.report.figure_data import hidden_curves, metric_curves
+from studies.report.prose import NEGATED
+from studies.report.wording import format_signed, number, one_line, percent, plural, span
+from studies.verdicts.judge import find_collapsed_runs
+from studies.verdicts.wording import deciding_interval
+
+HIDDEN: Final = "hidden/success"
+"""What a figure calls the success on hidden tasks during training."""
+_REFERENCE: Final = re.compile(r"\{([^{}]*)\}")
+_TENS: Final = r"(?:twen|thir|for|fif|six|seven|eigh|nine)(?:ty|teen)"
+_FREE: Final = re.compile(
+    rf"\b(?:(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fourteen|many|{_TENS})[ -]?fold"
+    rf"|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fourteen|{_TENS}|zero|per ?cent\w*"
+    r"|(?:hundred|thousand|million|dozen)s?|hal(?:f|ves|ved)|thirds|quarters?|doubl\w+|twice|thrice|tripl\w+"
+    r"|support(?:s|ed|ing)?|refut\w+|equivalen\w+|inconclusive\w*|invalid\w*|prov(?:e|es|ed|en|ing|ably)|proofs?"
+    r"|dis(?:prov|confirm)\w+|confirm\w*|verified|falsif\w+|reject(?:s|ed)?|established|demonstrat\w+"
+    r"|(?:in)?significan\w+|statistically|p-?values?|(?:no|any|without)(?: \w+)? (?:effect|difference|evidence))\b"
+    r"|\bp\s*[<=>]|[%‰]",
+    re.IGNORECASE,
+)
+"""Numbers in letters (`one` is mostly a pronoun) and words of a verdict, which an answer has by references alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFacts:
+    """What an answer may refer to and draw, and what may stand in it as it is."""
+
+    references: Mapping[str, str] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
+    """Arms, claims, rounds and places: names, whatever digits they have."""
+    logged: Mapping[int, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """The `arms` and logged `metrics` of each round whose files were read."""
+
+    @classmethod
+    def of(cls, state: StudyState, evidence: Mapping[int, Evidence]) -> AnswerFacts:
+        rounds = [each for each in state.rounds if each.design is not None]
+        references = {"study.rounds": plural(len(rounds), "round"), "study.runs": plural(len(state.every_run), "run")}
+        names, logged = set[str](), dict[int, Mapping[str, tuple[str, ...]]]()
+        for each in rounds:
+            assert each.design is not None
+            known, arms = evidence.get(each.round), tuple(arm.name for arm in each.design.arms)
+            names |= {each.design.environment, f"round {each.round}", *arms, *(c.id for c in each.design.hypotheses)}
+            own = {**dict(_claim_facts(each)), **dict(_run_facts(each, known))}
+            references = (
+                own
+                | {re.sub(rf"^(arm:.*)@{each.round}(?=\.)", r"\1", key): text for key, text in own.items()}
+                | references
+            )
+            if known is not None:
+                keys = sorted(
+                    {key for run in known.runs.values() for key in (*run.curves, *([HIDDEN] * bool(run.hidden)))}
+                )
+                logged[each.round] = {"arms": arms, "metrics": tuple(keys)}
+        return cls(references, frozenset(names), logged)
+
+    def quote(self, text: str) -> str:
+        """Return a text on one line with what its references say, and what of it is none and should be."""
+        wrong = self.find_faults(text)
+        said = _REFERENCE.sub(lambda at: self.references.get(at[1], f"[no such reference: {at[1]}]"), text)
+        return one_line(said) + (f" (not by reference: {', '.join(wrong)})" if wrong else "")
+
+    def find_faults(self, text: str) -> tuple[str, ...]:
+        """Return what of a text stands there freely and may not: references to nothing, numbers, words of verdicts."""
+        wrong = [at[0] for at in _REFERENCE.finditer(text) if at[1] not in self.references]
+        wrong += [f"not {at[0]}" for at in re.finditer(r"\{\w+\.verdict\}", text) if NEGATED.search(text[: at.start()])]
+        chars = (
+            char if char.isnumeric() else unicodedata.normalize("NFKD", char) for char in _REFERENCE.sub(" … ", text)
+        )
+        plain = "".join(char for char in "".join(chars) if unicodedata.category(char) not in ("Mn", "Me", "Cf"))
+        for name in sorted(self.names, key=len, reverse=True):
+            plain = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\d)", " … ", plain, flags=re.IGNORECASE)
+        for word in plain.split():
+            letters = {unicodedata.name(char, "?").split()[0] for char in word if char.isalpha()}
+            if any(char.isnumeric() or char in "{}" for char in word) or ("LATIN" in letters and len(letters) > 1):
+                wrong.append(word.strip(".,;:()"))
+        wrong += [at[0] for at in _FREE.finditer(plain)]
+        return tuple(dict.fromkeys(text if len(text) <= 40 else f"{text[:39]}…" for text in wrong))
+
+    def find_undrawable(self, figure: AnswerFigure) -> str | None:
+        """Return why a figure cannot be drawn; None for one that can."""
+        known = self.logged.get(figure.round, {"arms": (), "metrics": ()})
+        strange = {*figure.arms} - {*known["arms"]} | {figure.metric} - {*known["metrics"]}
+        return f"round {figure.round} has none of {', '.join(sorted(strange))}" if strange else None
+
+    def check(self, texts: Mapping[str, str], figures: Iterable[AnswerFigure]) -> list[str]:
+        """Return a sentence for each text, by its name, and each figure that cannot be taken as it is."""
+        faults = ((name, self.find_faults(text)) for name, text in texts.items())
+        told = [f"{name}: expected numbers and verdicts as references; found {', '.join(f)}" for name, f in faults if f]
+        return told + [f"figures: {why}" for figure in figures if (why := self.find_undrawable(figure)) is not None]
+
+    def payload(self) -> dict[str, Any]:
+        """Return what a planner is shown of it: single runs and courses are named by their form alone."""
+        hidden = r"run:|.*\)$" if len(self.logged) > 1 else r"run:|.*\)$|arm:.*@"
+        shown = {name: text for name, text in self.references.items() if not re.match(hidden, name)}
+        forms = ["run:RUN.value", "arm:ARM@ROUND.first(METRIC)", "arm:ARM@ROUND.last(METRIC)"]
+        return {"references": shown, "more_references": forms, "may_be_drawn": self.logged}
+
+
+def _claim_facts(state: StudyState) -> Iterator[tuple[str, str]]:
+    """Yield what may be said of each judged claim of a round, by its reference."""
+    design = state.design
+    assert design is not None
+    for verdict in state.verdicts:
+        claim, unit, interval = (
+            design.hypothesis(verdict.hypothesis),
+            design.metric.unit,
+            deciding_interval(design, verdict),
+        )
+        facts = {
+            "verdict": wording.label(claim, verdict).lower(), "runs": wording.describe_counts(verdict),
+            "estimate": wording.in_unit(format_signed(verdict.estimate, unit=unit), design.metric),
+            "p": wording.p_value(verdict.p if verdict.p_adjusted is None else verdict.p_adjusted),
+            "control": wording.setting(claim, claim.control), "treatment": wording.setting(claim, claim.treatment),
+            "predicted": span(claim.prediction.low, claim.prediction.high, unit=unit),
+        }  # fmt: skip
+        if interval is not None:
+            facts |= {name: format_signed(getattr(interval, name), unit=unit) for name in ("low", "high")}
+            facts |= {"interval": span(interval.low, interval.high, unit=unit), "level": percent(interval.level)}
+        if design.equivalence_margin is not None:
+            facts["margin"] = wording.format_size(design.equivalence_margin, design.metric)
+        yield from ((f"{claim.id}.{name}", text) for name, text in facts.items())
+
+
+def _run_facts(state: StudyState, evidence: Evidence | None) -> Iterator[tuple[str, str]]:
+    """Yield what may be said of arms and runs that did not collapse, and where a logged metric began and ended."""
+    assert state.design is not None
+    metric, fallen, known = state.design.metric, find_collapsed_runs(state), {} if evidence is None else evidence.runs
+    for arm in state.design.arms:
+        values = {run: value for run, value in state.values(arm.name).items() if run not in fallen}
+        name, numbers = f"arm:{arm.name}@{state.round}", list(values.values())
+        yield from ((f"{name}.mean", format_mean(metric, numbers)), (f"{name}.runs", plural(len(numbers), "run")))
+        if (interval := arm_interval(metric, numbers)) is not None:
+            yield f"{name}.interval", span(interval.low, interval.high, unit=metric.unit)
+        yield from ((f"run:{run}.value", number(value, unit=metric.unit)) for run, value in values.items())
+        curves = [known[run].curves for run in values if run in known]
+        for key in sorted(set[str]().union(*curves)):
+            if all(curve.get(key) for curve in curves):
+                yield f"{name}.first({key})", number(fmean(curve[key][0][1] for curve in curves))
+                yield f"{name}.last({key})", number(fmean(curve[key][-1][1] for curve in curves))
+
+
+def list_sentences(*texts: str) -> tuple[str, ...]:
+    return tuple(part for text in texts for part in re.split(r"(?<=[.!?])\s+", one_line(text)) if part)
+
+
+def answer_section(state: StudyState, evidence: Mapping[int, Evidence]) -> Section | None:
+    """Return a planner's answer to the topic, under its name, with what code looked up in it and what it could not."""
+    if (said := state.said) is None or (answer := said.answer) is None:
+        return None
+    facts = AnswerFacts.of(state, evidence)
+    beside = (("Mechanism: ", answer.mechanism), ("Limits: ", answer.limits))
+    lines = (facts.quote(said.text), *(lead + facts.quote(text) for lead, text in beside if text))
+    blocks: list[Block | None] = [Quote(lines, f"{said.by}, not a finding")]
+    for place, figure in enumerate(answer.figures, start=1):
+        if (why := facts.find_undrawable(figure)) is not None:
+            blocks.append(Text(f"Figure {place} could not be drawn: {why}.", "aside"))
+            continue
+        each, known = next(entry for entry in state.rounds if entry.round == figure.round), evidence[figure.round]
+        data = hidden_curves(each, known) if figure.metric == HIDDEN else metric_curves(each, known, figure.metric)
+        if data is not None and figure.arms:
+            data = replace(data, arms=tuple(arm for arm in data.arms if arm.arm in figure.arms))
+        blocks.append(drawing(f"answer-{place}", "chosen", data))
+    reading = "A second reading by the same model named no sentence without support"
+    if answer.unsupported is None:
+        reading = f"No second reading: {answer.unread}"
+    elif answer.unsupported:
+        found = "; ".join(f"“{facts.quote(sentence)}”" for sentence in answer.unsupported)
+        reading = f"Without support, by a second reading: {found}"
+    filled = "Code looked up each number and verdict that is a reference; the sentences are the model's"
+    blocks.append(Text(f"{filled}. {reading}.", "aside"))
+    return section(f"The topic, answered by {said.by}", *blocks, id="answer")
