@@ -12,8 +12,8 @@ from typing import Final
 
 from studies.log.study import PlannerNote, StudyState
 from studies.records.procedure import PlanNode
-from studies.records.verdict import mark_contradictions
 from studies.report.elements import Block, Row, Text, section, table
+from studies.report.prose import mark
 from studies.report.summary import words_at_end
 from studies.report.wording import NONE, plural
 
@@ -73,9 +73,8 @@ def plan_section(state: StudyState) -> Block | None:
     if not (outcomes := score_plan(state)):
         return None
     went, rows = {True: "followed", False: "left", None: NONE}, list[Row]()
-    reached = [verdict for each in state.rounds for verdict in each.verdicts]
     for outcome in outcomes:
-        question = f"“{mark_contradictions(outcome.node.question, reached)}”"
+        question = f"“{mark(outcome.node.question, state.rounds)}”"
         asked = "not asked" if outcome.round is None else f"round {outcome.round}"
         told = (cell or NONE for cell in (outcome.verdicts, outcome.branch, outcome.came))
         rows.append((outcome.node.id, question, asked, *told, went[outcome.followed]))

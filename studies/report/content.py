@@ -352,17 +352,17 @@ def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block 
 def _analysis_section(state: StudyState) -> Section | None:
     """Return what the planner's own code made, with its source and hash; what made nothing is counted."""
     looks = [look for act in state.planner_acts for look in act.tool_calls if look["name"] == ANALYSE]
-    shown, verdicts = list[Section | None](), [verdict for each in state.rounds for verdict in each.verdicts]
+    shown = list[Section | None]()
     for look in (look for look in looks if MADE in look):
         result, asked = AnalysisResult.model_validate(look[MADE]), look["arguments"]
         cells = [[f"{value:.4g}" if isinstance(value, float) else value_of(value) for value in row.values()]
                  for row in result.table]  # fmt: skip
         shown.append(section(
             f"Analysis {len(shown) + 1}",
-            Quote((asked["why"],), "what the planner wanted to know"),
+            Quote((mark(asked["why"], state.rounds),), "what the planner wanted to know"),
             drawing(f"analysis-{len(shown) + 1}", "analysis", result.figure),
             table(tuple(result.table[0]), cells),
-            _quote(mark_contradictions(result.note, verdicts), "what the planner's code says of it"),
+            _quote(mark(result.note, state.rounds, more=result.table), "what the planner's code says of it"),
             Text(f"Source and result have the sha256 {digest([asked['source'], look[MADE]])}; the source:", "aside"),
             Text(asked["source"], "source"),
         ))  # fmt: skip

@@ -33,6 +33,7 @@ from tests.research.planners.test_llm import DESIGN, HYPOTHESIS
 KEY = "sk-secret-of-the-flight"
 MODEL = "scripted"
 CONCLUSION = {"action": "conclude", "reason": "That is all."}
+ANSWER = {"action": "write", "answer": "That is all: {h1.verdict}."}
 
 
 def claim(variable: str, control: Any, treatment: Any, **changes: Any) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def facts_of(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def place_of(request: Mapping[str, Any]) -> tuple[int, str]:
     facts = facts_of(request)
-    marks = {"look": "look", "verdicts": "conclude", "job_defaults": "design"}
+    marks = {"look": "look", "sentences": "review", "verdicts": "conclude", "job_defaults": "design"}
     stage = next((stage for mark, stage in marks.items() if mark in facts), "propose")
     return facts.get("inquiry", {}).get("round_to_plan", 1), stage
 
@@ -84,7 +85,10 @@ class Script:
             if callable(answer):
                 answer = answer(request)
             return answer if isinstance(answer, Reply) else says(answer)
-        usual = {"design": DESIGN, "look": {"action": "continue", "reason": ""}}
+        usual = {
+            "design": DESIGN, "look": {"action": "continue", "reason": ""}, "conclude": ANSWER,
+            "review": {"action": "review", "unsupported": []},
+        }  # fmt: skip
         return says(usual.get(place[1], GROUPS if place == (1, "propose") else CONCLUSION))
 
 
