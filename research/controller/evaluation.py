@@ -10,6 +10,7 @@ Values, constants, steps, direction and prediction are those of the lock; seeds 
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -41,10 +42,10 @@ from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS, check_code_in
 from research.text import describe, did_you_mean, format_seconds
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import CONFIGURATION, MODEL, Arm, Design, Hypothesis, Metric, NoisePlan, Schedule
+from studies.records.design import BUILT_IN, MODEL, Arm, Design, Hypothesis, Metric, NoisePlan, Schedule
 from studies.records.procedure import Noise
 from studies.records.runs import screen_metric
-from studies.records.statements import model_name
+from studies.records.statements import model_name, setting
 from studies.records.verdict import PlannerMessage, planner_label
 from swarm.environments.registry import environments
 from swarm.job import Job
@@ -93,7 +94,24 @@ class PlanningInputs(Briefing):
         """Return the hypotheses of a proposal as records; raise DesignRefused for one that cannot be tested."""
         judged = None if self.compiler.requirements.metric is None else self.metric()
         number = 1 if self.campaign is None else self.campaign.round
-        return accept_hypotheses(proposal, self.wanted.models, judged, number)
+        accepted = accept_hypotheses(proposal, self.wanted.models, judged, number)
+        return tuple(claim.model_copy(update={"unused_control": self._is_unused(claim)}) for claim in accepted)
+
+    def _is_unused(self, claim: Hypothesis) -> bool:
+        """Return whether nobody uses the control of a difference, so that any treatment looks good beside it."""
+        if claim.kind != "difference" or claim.variable == MODEL or self.wanted.vary:
+            return False
+        job = self.compiler.base or Job()
+        usual: dict[str, list[Any]] = {spec.name: [spec.default, getattr(job, spec.name)] for spec in field_specs(job)}
+        usual |= {slot: [BUILT_IN] for slot in SLOTS}
+        named = _VALUES.findall(self.topic.lower().replace(",", ""))
+        numbers = {float(text) for text in named if text[0].isdigit()}
+        for name, (control, *_) in claim.varied.items():
+            confirmed = [] if self.campaign is None else self.campaign.list_confirmed(name)
+            said = control in numbers if isinstance(control, int | float) else str(control).lower() in named
+            if control not in [*usual[name], *confirmed] and not said:
+                return True
+        return False
 
     def price(self, proposal: actions.Propose, design: actions.ProposeDesign) -> CompiledDesign:
         """Return what a proposal with its design would be; raise DesignRefused as either would be refused."""
@@ -168,6 +186,8 @@ class PlanningInputs(Briefing):
         return job.model_copy(update={"environment": find_environment(self.topic, self.wanted)})
 
 
+_VALUES: Final = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|[a-z][a-z0-9_+-]*")
+"""Numbers and words of a topic, by which it may name a value."""
 _WHEN: Final = {
     "replicate": "where a later round is asked", "explore": "where a question is asked",
     "conclude": "in a later round, or once the verdicts are in", "design": "once hypotheses are accepted",
@@ -383,6 +403,10 @@ def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -
     wrong = check(turn.action)
     if wrong is not None and turn.refused is None:
         raise PlannerFailed(f"the planner {planner.name} gave an action that is refused: {wrong.message}")
+    if turn.refused is None and isinstance(turn.action, actions.Replicate) and len(turn.action.prediction) < 3:
+        return replace(
+            turn, note=f"{turn.note} What is not predicted anew of {turn.action.claim} is as before.".strip()
+        )
     action, own = turn.action, planner.name != RulesPlanner.name
     if turn.refused is not None or not own or not isinstance(action, actions.Propose | actions.ProposeDesign):
         return turn
@@ -408,6 +432,8 @@ def _describe_choices(context: PlannerContext, action: actions.Propose | actions
         named = context.wanted.environment or name_environments(context.topic)
         if not named and "environment" not in context.fixed:
             yield f"The environment {action.environment} is the planner's choice: the topic and the flags name none."
+        if held := ", ".join(setting(entry.field, entry.value) for entry in action.constants):
+            yield f"Held in all arms: {held}."
         return
     asked = "" if context.requested_metric is None else context.requested_metric.text
     if (named := action.metric.strip()) and RequestedMetric.parse(named).text != asked:
@@ -488,7 +514,7 @@ _NO_CONSTANTS: Final = ("environment", "steps", "seed", "tracking", MODEL)
 _MOST_CONSTANTS: Final = 8
 _SAME: Final = (
     "mechanism", "variable", "control", "treatment", "direction", "smallest_effect", "falsifier", "kill_if",
-    "confounds", "matched", "sought", "ladder", "mediators",
+    "confounds", "matched", "sought", "ladder", "moderator", "mediators",
 )  # fmt: skip
 """Fields that a hypothesis has as it was proposed."""
 
@@ -504,11 +530,6 @@ def build_replication(
         names = ", ".join(known) or "none"
         raise DesignRefused(f"expected a claim of an earlier round ({names}); found {action.claim!r}")
     told, claim = known[action.claim]
-    if claim.variable == CONFIGURATION:
-        raise DesignRefused(
-            f"expected a claim about one field; found {claim.id}, which a search made and is about several; propose a "
-            "hypothesis about one of them"
-        )
     design = told.design
     judged = design.metric
     named = judged.kind and compiler.requirements.metric is None
@@ -517,7 +538,7 @@ def build_replication(
     if len(constants) > _MOST_CONSTANTS:
         raise DesignRefused(f"{claim.id} was tested with {len(constants)} fields held, more than a design can hold")
     try:
-        again = _copy_hypothesis(claim, design.code)
+        again = _copy_hypothesis(claim, design.code, action.prediction)
     except ValidationError as error:
         raise DesignRefused(f"{claim.id} cannot be asked again as it was locked: {describe(error)}") from error
     why = action.why or f"{claim.id}, of round {told.number}, is put to the test once more."
@@ -526,14 +547,16 @@ def build_replication(
     return actions.Propose(hypotheses=(again,), metric=metric, why=why), wish
 
 
-def _copy_hypothesis(claim: Hypothesis, code: Mapping[str, str]) -> actions.ProposedHypothesis:
+def _copy_hypothesis(
+    claim: Hypothesis, code: Mapping[str, str], predicted: Mapping[str, float]
+) -> actions.ProposedHypothesis:
     same = claim.model_dump(include=set(_SAME))
     if claim.variable == MODEL:
         same |= {"control": arm_text(claim.control), "treatment": arm_text(claim.treatment)}
     return actions.ProposedHypothesis.model_validate(same | {
         "statement": claim.said, "predicted_low": claim.prediction.low, "predicted_high": claim.prediction.high,
         "probability": claim.prediction.probability,
-        "code": code.get(str(claim.treatment)) if claim.variable in SLOTS else None,
+        "code": code.get(str(claim.treatment)) if claim.variable in SLOTS else None, **predicted,
     })  # fmt: skip
 
 
@@ -541,7 +564,7 @@ def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Ite
     """Yield the fields that the round held at another value than the base job."""
     usual = base.model_dump(mode="json")
     for name, value in job.items():
-        if name in _NO_CONSTANTS or name == claim.variable or value == usual.get(name):
+        if name in _NO_CONSTANTS or name in claim.varied or value == usual.get(name):
             continue
         if not isinstance(value, bool | int | float | str):
             raise DesignRefused(f"{claim.id} was tested with a {name} that no design can hold; propose it anew")

@@ -106,22 +106,7 @@ def accept_hypotheses(
         accepted.append(add_potential_confounders(claim.model_copy(update={"statement": statement_of(claim, metric)})))
     common_controls(accepted)
     collect_code(proposal)
-    require_mediators(accepted)
     return tuple(accepted)
-
-
-def require_mediators(claims: Sequence[Hypothesis]) -> None:
-    """Raise DesignRefused for a mediator that is neither a number of the training nor of plays, or named twice."""
-    for names in ([mediator.metric for mediator in claim.mediators] for claim in claims):
-        for name in names:
-            try:
-                known = RequestedMetric.parse(name)
-            except BadInput as error:
-                raise DesignRefused(f"mediators: {error.message}") from error
-            if known.kind not in (Logged.name, MeanFact.name) or known.text != name or names.count(name) > 1:
-                raise DesignRefused(
-                    f"mediators: expected logged:{Logged.form} or fact:{MeanFact.form}, each once; found {name!r}"
-                )
 
 
 def collect_code(proposal: Propose) -> dict[str, str]:
@@ -344,14 +329,21 @@ class DesignCompiler(SampleSizeCalculator):
 
     def measure_beside(self, draft: DesignDraft, hypotheses: Sequence[Hypothesis]) -> dict[str, Metric]:
         """Return what mediators measure, by their names; raise DesignRefused for one that cannot be measured."""
-        found = dict[str, Metric]()
+        found, own = dict[str, Metric](), self.metric(draft)
         for mediator in (entry for claim in hypotheses for entry in claim.mediators):
-            judge = replace(self.judge, asked=RequestedMetric.parse(mediator.metric))
-            metric = found[mediator.metric] = draft.metric(judge, self.metric(draft).episodes)
-            if metric.key == self.metric(draft).key:
-                raise DesignRefused(f"mediators: expected something else than what is claimed; found {mediator.metric}")
+            try:
+                asked = RequestedMetric.parse(mediator.metric)
+            except BadInput as error:
+                raise DesignRefused(f"mediators: {error.message}") from error
+            if asked.kind not in (Logged.name, MeanFact.name) or asked.text != mediator.metric:
+                forms = f"logged:{Logged.form} or fact:{MeanFact.form}"
+                raise DesignRefused(f"mediators: expected {forms}; found {mediator.metric!r}")
+            metric = draft.metric(replace(self.judge, asked=asked), own.episodes)
+            if metric.key in (own.key, *(other.key for name, other in found.items() if name != mediator.metric)):
+                raise DesignRefused(f"mediators: expected each number once; found {mediator.metric!r} again")
             if mediator.smallest_effect is not None:
                 require_effect_in_range(mediator.smallest_effect, metric)
+            found[mediator.metric] = metric
         return found
 
     def _require_room(self, draft: DesignDraft, metric: Metric, hypotheses: Sequence[Hypothesis]) -> None:

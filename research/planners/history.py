@@ -23,7 +23,7 @@ from research.proposals.arms import arm_text
 from studies import StudyState
 from studies.log.study import PlannedExploration, PlannerNote
 from studies.records.alpha import AlphaLedger, AlphaLedgers
-from studies.records.base import canonical
+from studies.records.base import JsonValue, canonical
 from studies.records.design import MODEL, Design, Hypothesis
 from studies.records.procedure import Knob
 from studies.records.verdict import Verdict
@@ -238,6 +238,15 @@ class CampaignFacts:
     @property
     def round(self) -> int:
         return self.ledgers.round
+
+    def list_confirmed(self, name: str) -> list[JsonValue]:
+        """Return the values of a field (or `reward`) that a round's verdict showed to be the better ones."""
+        values = []
+        for told in self.rounds:
+            for entry in (entry for entry in told.claims if entry.found and name in entry.claim.varied):
+                better = ((entry.verdict and entry.verdict.estimate) or 0.0) > 0
+                values.append(entry.claim.varied[name][-1 if better == told.design.metric.higher_is_better else 0])
+        return values
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:

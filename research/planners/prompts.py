@@ -79,14 +79,8 @@ def parse_action(context: PlannerContext, answer: Mapping[str, Any]) -> Action:
 
 
 def find_unstated(action: Action) -> str | None:
-    """Return what a model leaves unsaid that other planners may default: what would matter, what would refute it."""
-    claims = action.hypotheses if isinstance(action, Propose) else ()
-    effects = [claim.smallest_effect for claim in claims]
-    if isinstance(action, ProposeDesign) and action.screen is not None:
-        effects.append(action.screen.smallest_effect)
-    if None in effects:
-        return "smallest_effect: expected the smallest difference of the metric that would matter; found null"
-    if any(not claim.falsifier for claim in claims):
+    """Return what a model leaves unsaid that other planners may default: what would refute it."""
+    if isinstance(action, Propose) and any(not claim.falsifier for claim in action.hypotheses):
         return "falsifier: expected the cheapest observation that would show the claim to be false; found none"
     return None
 
@@ -188,9 +182,10 @@ _CLAIMS = (
     "unless another one of `metrics` answers better: then name that. `direction`, predictions and `smallest_effect` "
     "are of its number, in its unit; where lower is better, better is a decrease; episodes to a threshold lie between "
     "0 and all training episodes of a run. State the smallest effect that would matter, at most the study's own "
-    "`smallest_effect`: whether the study can see it decides how many seeds it takes, and a smaller difference counts "
-    "as none. That there is none is a claim as good as any: `sought` is 'equivalence' then. A topic that takes a claim "
-    "for granted is tested as that claim. If the topic asks which values are best, set `search` and propose no "
+    "`smallest_effect`, or null for that one: whether the study can see it decides how many seeds it takes, and a "
+    "smaller difference counts as none. That there is none is a claim as good as any: `sought` is 'equivalence' then. "
+    "A topic that takes a claim for granted is tested as that claim. If the topic asks which values are best, set "
+    "`search` and propose no "
     "hypotheses: a screen is designed next. Your predictions are scored afterwards: be as unsure as you are."
 )
 _COMPARISON = (

@@ -165,7 +165,7 @@ class ProposedHypothesis(_ActionModel):
     probability: Number = Field(ge=0, le=1)
     """Probability you give to the data supporting the stated direction at the 5 % level."""
     smallest_effect: Number | None = Field(default=None, gt=0)
-    """The smallest difference of the metric that would matter; at most the study's `smallest_effect`."""
+    """The smallest difference of the metric that would matter: at most the study's, or null for that."""
     falsifier: str = Field(default="", max_length=500)
     """The cheapest observation that would show the claim to be false."""
     kill_if: Literal["", Condition] = ""
@@ -298,7 +298,7 @@ class ProposedScreen(_ActionModel):
     probability: Number = Field(ge=0, le=1)
     """Probability you give to the best candidate being shown to be better than the control at the 5 % level."""
     smallest_effect: Number | None = Field(default=None, gt=0)
-    """The smallest difference of the metric that would matter; at most the study's `smallest_effect`."""
+    """The smallest difference of the metric that would matter: at most the study's, or null for that."""
 
     @model_validator(mode="after")
     def _check_knobs(self) -> Self:
@@ -434,6 +434,16 @@ class Replicate(_ActionModel):
     """Name of the environment; empty for the one in which it was tested."""
     why: str = Field(default="", max_length=MOST_LEFT_OUT)
     """What makes you ask it again, in a sentence."""
+    predicted_low: Number | None = None
+    """Lower end of your 80 % interval for the difference now; null, as the two below, for the prediction of then."""
+    predicted_high: Number | None = None
+    probability: Number | None = Field(default=None, ge=0, le=1)
+
+    @property
+    def prediction(self) -> dict[str, float]:
+        """What is predicted anew, by the names that a hypothesis has for it."""
+        return self.model_dump(include={"predicted_low", "predicted_high", "probability"}, exclude_none=True)
+
     node: Word = ""
     """The id of the question of your plan that this is; empty for another question, or without a plan."""
 

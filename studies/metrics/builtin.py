@@ -350,23 +350,22 @@ class MeanFact(_OfPlays):
                 "fact:NAME), or declare it in the environment: facts = {'NAME': (worst, best)}"
             )
         worst, best = asked.facts[name]
-        metric = Metric(
-            key=f"hidden/fact/{name}", kind=self.name, name=f"hidden {name}", unit=name, of=asked.of,
-            meaning=f"mean {name} of {asked.episodes} hidden episodes, played after the last step",
-            episodes=asked.episodes, worst=worst, best=best, higher_is_better=best > worst,
+        change = {"change": ", less that of as many before the first"}.get(how, "")
+        if change:
+            worst, best = worst - best, best - worst
+        return Metric(
+            key=f"hidden/fact/{asked.of.replace(':', '/')}", kind=self.name, unit=name, of=asked.of,
+            name=f"{'change of ' if change else ''}hidden {name}", episodes=asked.episodes, worst=worst, best=best,
+            meaning=f"mean {name} of {asked.episodes} hidden episodes, played after the last step{change}",
+            higher_is_better=best > worst,
         )  # fmt: skip
-        change = {
-            "key": f"{metric.key}/change", "name": f"change of hidden {name}", "worst": worst - best,
-            "best": best - worst, "meaning": f"{metric.meaning}, less that of as many before the first",
-        }  # fmt: skip
-        return metric.model_copy(update=change) if colon else metric
 
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        found = super().measure(metric, run)
-        if not metric.key.endswith("/change"):
-            return found
-        before, after = self.read(metric, run.initial), found[metric.key]
-        return {**before_and_after(metric, run), metric.key: Value(after.value - before, after.n)}
+        found = dict(super().measure(metric, run))
+        if metric.of.endswith(":change"):
+            before, after = found.pop(metric.key + INITIAL), found[metric.key]
+            found[metric.key] = Value(after.value - before.value, after.n)
+        return found
 
     def read(self, metric: Metric, part: Part) -> float:
         name = metric.of.partition(":")[0]

@@ -93,7 +93,7 @@ class Hypothesis(EvolvingRecord):
 
     added_fields: ClassVar = frozenset({
         "said", "smallest_effect", "falsifier", "kill_if", "confounds", "matched", "sought", "moderator", "ladder",
-        "mediators",
+        "mediators", "unused_control",
     })  # fmt: skip
 
     id: str
@@ -132,6 +132,8 @@ class Hypothesis(EvolvingRecord):
     """Of a trend, all values of the variable from the lowest to the highest, an arm each; empty for any other claim."""
     mediators: tuple[Mediator, ...] = Field(default=(), max_length=MOST_MEDIATORS)
     """By what the treatment is said to act, in the order in which it is tested."""
+    unused_control: bool = False
+    """Whether its control is neither a default, nor a value that an earlier round confirmed, nor named by who asked."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:

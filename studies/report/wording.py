@@ -31,6 +31,7 @@ def label(claim: Hypothesis, verdict: Verdict) -> str:
     if verdict.verdict not in ("supported", "refuted") or verdict.estimate is None:
         return verdict.verdict.capitalize()
     side = _SIDES[claim.kind][verdict.estimate < 0] + (" by the margin" if verdict.by_margin else "")
+    side += ", against a control nobody uses" if claim.unused_control else ""
     return capital(side) if claim.open else f"{verdict.verdict.capitalize()}, {side}"
 
 

@@ -77,6 +77,8 @@ class SettingRecipe:
             if verdict.verdict not in _SHOWS or not follows(state, verdict):
                 if claim.kind == "difference":
                     self._take_back(state.round, claim)
+            elif claim.unused_control:
+                self.left.append(ExcludedClaim(state.round, claim, "is against a control nobody uses"))
             elif claim.kind != "difference" or rests_on_survivors(verdict, design.metric):
                 why = "is of trainings that did not collapse, and of the better value more did"
                 if claim.kind != "difference":

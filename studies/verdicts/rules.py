@@ -22,6 +22,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from studies.records.alpha import planned_looks
 from studies.records.base import digest
 from studies.records.design import Hypothesis
 from studies.records.verdict import ArmMean, Equivalence, Mediation, Verdict, VerdictName
@@ -73,20 +74,23 @@ def judge(case: JudgeInput) -> Verdict:
             if not math.isfinite(value):
                 raise ValueError(f"the value of run {run} must be finite; found {value}")
     finding = _find(case)
-    return _verdict(case, finding, mediators=judge_mediators(case, finding, _gate_level(case, finding)))
+    shown = finding.verdict in ("supported", "refuted")
+    mediators = judge_mediators(case, _gate_level(case) if shown and case.claim.mediators else None)
+    return _verdict(case, finding, mediators=mediators)
 
 
-def _gate_level(case: JudgeInput, finding: Finding) -> float:
-    """Return the level at which the mediators of a claim are tested: what the look gives the claim, of several claims
-    so much less that no false one of any of them, Dunnett's correction of claims used, is likelier than that."""
-    if finding.verdict not in ("supported", "refuted") or not case.claim.mediators:
-        return 0.0
-    level, family = case.alpha / _claims(case), _family_sizes(case) if case.shares_level else [1]
-    if len(family) == 1:
-        return level
-    df, n = float(sum(family) + len(case.runs()[0].values) - len(family) - 1), len(case.runs()[0].values)
-    bound = sequential.dunnett_critical(1 - level, df, n, family)
-    return max(_LEAST_GATE, level - sequential.dunnett_p(bound, df, n, family[1:]))
+def _gate_level(case: JudgeInput) -> float:
+    """Return the level at which a claim's mediators are tested at any one look: an equal part of the round's for each
+    look. Of several claims each has a part that leaves no false one of claims, Dunnett's correction of them used, and
+    mediators likelier than that; where a hand chose the moment, no more than the claim has."""
+    level, family = case.design.alpha / _claims(case), _family_sizes(case) if case.shares_level else [1]
+    if len(family) > 1:
+        n = len(case.runs()[0].values)
+        df = float(sum(family) + n - len(family) - 1)
+        bound = sequential.dunnett_critical(1 - level, df, n, family)
+        level = max(_LEAST_GATE, level - sequential.dunnett_p(bound, df, n, family[1:]))
+    level /= len(planned_looks(case.design, case.phase))
+    return min(level, case.alpha) if case.ended == "hand" else level
 
 
 def invalid(case: JudgeInput, reason: str) -> Verdict:

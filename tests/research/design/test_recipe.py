@@ -43,7 +43,8 @@ def asked(study: InRounds, variable: str, control: Any, treatment: Any, gain: fl
     arms = tuple(Arm(name=f"{variable}={value}", overrides={variable: value}) for value in (control, treatment))
     study.means |= {arms[0].name: 0.5, arms[1].name: 0.5 + gain}
     number = study.state().round
-    claim = hypothesis("h1" if number == 1 else f"r{number}h1", treatment, control=control, variable=variable)
+    unused = {"unused_control": changes.pop("unused", False)}
+    claim = hypothesis("h1" if number == 1 else f"r{number}h1", treatment, control=control, variable=variable, **unused)
     study.ask(**{"hypotheses": (claim,), "arms": arms, "control_arm": arms[0].name, **changes})
     study.answer()
 
@@ -119,6 +120,13 @@ def test_a_value_that_was_compared_with_another_one_than_the_best_so_far_is_left
     found = told(study)
     assert found.job["group_size"] == 16
     assert_golden(found.notes[0].partition(": ")[2])
+
+
+def test_a_value_that_is_better_than_what_nobody_uses_is_no_part_of_a_recipe(study: InRounds) -> None:
+    asked(study, "group_size", 2, 32, 0.2, unused=True)
+    found = told(study)
+    assert found.job is None or found.job["group_size"] != 32
+    assert "against a control nobody uses" in " ".join(found.notes)
 
 
 def test_a_verdict_that_does_not_follow_confirms_nothing(study: InRounds) -> None:

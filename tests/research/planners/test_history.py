@@ -61,6 +61,20 @@ def test_a_claim_about_a_trend_is_put_to_the_test_again_over_its_whole_ladder() 
     assert (again.control, again.treatment, again.ladder) == (4, 16, (4, 8, 16))
 
 
+def test_a_claim_of_several_fields_is_asked_again_with_a_prediction_of_its_own_or_that_of_then() -> None:
+    told = facts(1)
+    sides = {"control": {"group_size": 4, "epochs": 1}, "treatment": {"group_size": 16, "epochs": 2}}
+    both = hypothesis("h1", sides["treatment"], variable="configuration", moderator="epochs", control=sides["control"])
+    asked = replace(told, rounds=(replace(told.rounds[0], claims=(replace(told.rounds[0].claims[0], claim=both),)),))
+    compiler: Any = SimpleNamespace(requirements=SimpleNamespace(metric=None), base=None)
+    for own in ({}, {"predicted_low": 0.01, "predicted_high": 0.03, "probability": 0.4}):
+        (again,) = build_replication(Replicate(claim="h1", **own), asked, compiler)[0].hypotheses
+        assert (again.sides, again.moderator) == ((sides["control"], sides["treatment"]), "epochs")
+        then = both.prediction
+        expected = tuple(own.values()) or (then.low, then.high, then.probability)
+        assert (again.predicted_low, again.predicted_high, again.probability) == expected
+
+
 def test_the_facts_are_bounded_whatever_was_said() -> None:
     long = facts(12 - 1, **MISSED, reason="x" * 400, violations=("y" * 400,))
     rounds = tuple(replace(entry, why="z" * 900) for entry in long.rounds)

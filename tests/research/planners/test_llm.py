@@ -144,7 +144,6 @@ TOOL_CALL = {"id": "1", "type": "function", "function": {"name": "propose", "arg
         (says(changed(predicted_low=-0.3, predicted_high=-0.1)), "contradicts it"),
         (says(changed(probability=1.5)), "probability"),
         (says(changed(seed=7)), "seed"),
-        (says(changed(smallest_effect=LEFT_OUT)), "smallest_effect: expected"),
         (says(changed(smallest_effect=0.6)), "the study's; found 0.6"),
         (says(changed(falsifier=LEFT_OUT)), "falsifier: expected"),
         (says({"action": "propose", "hypotheses": []}), "found neither"),

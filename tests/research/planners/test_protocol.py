@@ -24,7 +24,7 @@ from research.design.pricing import make_pricing
 from research.errors import DesignRefused, NotReady, PlannerFailed, ResearchError
 from research.installation.home import Home
 from research.planners.context import Check, PlannerContext, PlannerTurn, ToolResult
-from research.proposals.actions import Action, AskUser, Constant, Note, Propose, ProposeDesign
+from research.proposals.actions import Action, AskUser, Constant, Note, Propose, ProposeDesign, ProposedHypothesis
 from research.proposals.flags import RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
 from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
@@ -34,6 +34,7 @@ from studies.records.procedure import InterimAnalysis
 from studies.records.runs import noise_spec
 from studies.records.verdict import PlannerMessage
 from studies.report.next_question import NextQuestion, ProposedStudy
+from studies.report.wording import label
 from studies.statistics.sizing import plan_analyses
 from tests.lazily import lazy
 from tests.research.bench import STUDY, Cut, CutLog, Knows
@@ -109,6 +110,26 @@ def context(asked: RequestedMetric | None = None) -> PlanningInputs:
         bank=NoiseBank(),
     )  # fmt: skip
     return PlanningInputs("does a larger group help?", compiler, lambda: 100_000.0)
+
+
+@pytest.mark.parametrize(
+    ("topic", "claim", "unused"),
+    [
+        ("what helps?", make_claim(control=8), False), ("what helps?", make_claim(control=2), True),
+        ("is 2 too few?", make_claim(control=2), False), ("is 20 too few?", make_claim(control=2), True),
+        ("what helps?", make_claim("learning_rate", 1e-7, 3e-3), True),
+        ("is 1e-7 enough?", make_claim("learning_rate", 1e-7, 3e-3), False),
+        ("what helps?", make_claim("algorithm", "rloo", "grpo"), True),
+        ("is rloo worse?", make_claim("algorithm", "rloo", "grpo"), False),
+        ("how?", make_claim(control=2, treatment=8, ladder=(2, 4, 8)), False),
+    ],
+)  # fmt: skip
+def test_a_control_is_a_default_or_named_by_the_topic_else_the_claim_says_that_nobody_uses_it(
+    topic: str, claim: ProposedHypothesis, unused: bool
+) -> None:
+    (found,) = replace(context(), topic=topic).hypotheses(Propose(hypotheses=(claim,)))
+    assert found.unused_control == unused
+    assert ("against a control nobody uses" in label(found, verdict_on(found.id, Came(0.5, "supported")))) == unused
 
 
 def test_a_planner_names_the_metric_by_which_its_claims_are_judged() -> None:
