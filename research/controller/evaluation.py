@@ -102,8 +102,8 @@ class PlanningInputs(Briefing):
         if claim.kind != "difference" or claim.variable == MODEL or self.wanted.vary:
             return False
         job = self.compiler.base or Job()
-        usual: dict[str, list[Any]] = {spec.name: [spec.default, getattr(job, spec.name)] for spec in field_specs(job)}
-        usual |= {slot: [BUILT_IN] for slot in SLOTS}
+        usual = {slot: [BUILT_IN] for slot in SLOTS}
+        usual |= {spec.name: [spec.default, getattr(job, spec.name)] for spec in field_specs(job)}
         named = _VALUES.findall(self.topic.lower().replace(",", ""))
         numbers = {float(text) for text in named if text[0].isdigit()}
         for name, (control, *_) in claim.varied.items():
@@ -136,9 +136,8 @@ class PlanningInputs(Briefing):
         first = self.campaign is None and self.wanted.environment is None  # a flag goes before a topic
         if first and (named := name_environments(self.topic)) and action.environment not in named:
             expected = f"expected a design in {' or '.join(named)}, which the topic names"
-            raise DesignRefused(
-                f"{expected}; found {action.environment}; design it there, or decline", when="in a later round"
-            )
+            told = f"{expected}; found {action.environment}; design it there, or decline"
+            raise DesignRefused(told, when="in a later round")
         if (action.screen is not None) != search:
             told = ("a screen, as a search was proposed", "none") if search else ("no screen", "one")
             raise DesignRefused(
@@ -188,12 +187,6 @@ class PlanningInputs(Briefing):
 
 _VALUES: Final = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|[a-z][a-z0-9_+-]*")
 """Numbers and words of a topic, by which it may name a value."""
-_WHEN: Final = {
-    "replicate": "where a later round is asked", "explore": "where a question is asked",
-    "conclude": "in a later round, or once the verdicts are in", "design": "once hypotheses are accepted",
-    "propose": "in the next round",
-}  # fmt: skip
-"""When an action is due, or may stand in the place of the due one."""
 
 
 class ActionCheck:
@@ -246,9 +239,8 @@ class ActionCheck:
         substitute = substitute or (context.stage == "conclude" and isinstance(action, actions.Conclude))
         if not isinstance(action, due) and not substitute:
             expected = due.model_fields["action"].default
-            raise DesignRefused(
-                f"expected the action {expected!r} now; found {action.action!r}", when=_WHEN.get(action.action, "")
-            )
+            when = "in a later round" if isinstance(action, actions.Replicate | actions.Conclude) else ""
+            raise DesignRefused(f"expected the action {expected!r} now; found {action.action!r}", when=when)
         if isinstance(action, actions.Replicate):
             proposal, design = inputs.build_replication(action)
             check_code_in(design.environment, sources_of(proposal))
@@ -403,10 +395,9 @@ def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -
     wrong = check(turn.action)
     if wrong is not None and turn.refused is None:
         raise PlannerFailed(f"the planner {planner.name} gave an action that is refused: {wrong.message}")
-    if turn.refused is None and isinstance(turn.action, actions.Replicate) and len(turn.action.prediction) < 3:
-        return replace(
-            turn, note=f"{turn.note} What is not predicted anew of {turn.action.claim} is as before.".strip()
-        )
+    replicates = turn.refused is None and isinstance(turn.action, actions.Replicate)
+    if replicates and None in {getattr(turn.action, name) for name in _PREDICTED}:
+        return replace(turn, note=f"{turn.note} What is not predicted of {turn.action.claim} is as before.".strip())
     action, own = turn.action, planner.name != RulesPlanner.name
     if turn.refused is not None or not own or not isinstance(action, actions.Propose | actions.ProposeDesign):
         return turn
@@ -512,6 +503,7 @@ def _build_arm(tried: actions.Tried) -> Arm:
 _NO_CONSTANTS: Final = ("environment", "steps", "seed", "tracking", MODEL)
 """Fields of a job that a design names elsewhere, or that no planner sets."""
 _MOST_CONSTANTS: Final = 8
+_PREDICTED: Final = {"predicted_low", "predicted_high", "probability"}
 _SAME: Final = (
     "mechanism", "variable", "control", "treatment", "direction", "smallest_effect", "falsifier", "kill_if",
     "confounds", "matched", "sought", "ladder", "moderator", "mediators",
@@ -538,7 +530,7 @@ def build_replication(
     if len(constants) > _MOST_CONSTANTS:
         raise DesignRefused(f"{claim.id} was tested with {len(constants)} fields held, more than a design can hold")
     try:
-        again = _copy_hypothesis(claim, design.code, action.prediction)
+        again = _copy_hypothesis(claim, design.code, action.model_dump(include=_PREDICTED, exclude_none=True))
     except ValidationError as error:
         raise DesignRefused(f"{claim.id} cannot be asked again as it was locked: {describe(error)}") from error
     why = action.why or f"{claim.id}, of round {told.number}, is put to the test once more."

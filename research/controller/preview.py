@@ -239,7 +239,7 @@ class _Preview:
             if analysis is None:
                 yield RoundRow(number, difference, equivalence, None, None)
                 continue
-            at = replace(analysis, level=difference, alike=equivalence / self.draft.likenesses)
+            at = replace(analysis, level=difference, alike=equivalence / (self.draft.claims + self.draft.mediators))
             half = replace(at, promised=LEAST_POWER)
             yield RoundRow(
                 number, difference, equivalence, at.min_detectable_effect(seeds), half.min_detectable_effect(seeds)

@@ -20,15 +20,7 @@ from research.design.pricing import EVALUATION_EPISODES, Estimates, Pricing, Sta
 from research.errors import DesignRefused, Unmeasurable
 from research.installation.base_job import require_agreement
 from research.proposals.actions import ProposeDesign, ProposedScreen
-from research.proposals.arms import (
-    ResolvedArms,
-    Scalar,
-    compare,
-    constant_value,
-    field_value,
-    is_job,
-    require_known_environment,
-)
+from research.proposals.arms import ResolvedArms, Scalar, compare, constant_value, field_value, is_job
 from research.proposals.metric_choice import (
     MetricChoice,
     RequestedMetric,
@@ -246,11 +238,6 @@ class DesignDraft:
         return 1 if self.weights else self.arms - 1
 
     @property
-    def likenesses(self) -> int:
-        """Claims and mediators, each of which may be found alike (`Design.likenesses`)."""
-        return self.claims + self.mediators
-
-    @property
     def compared(self) -> int:
         """How many treatments one variable has, at the most."""
         return self.claims - self.families + 1
@@ -337,7 +324,9 @@ def _draft_search(
     requirements: StatisticalRequirements,
     judge: MetricChoice,
 ) -> DesignDraft:
-    require_known_environment(proposal.environment)
+    if proposal.environment not in environments():
+        known = ", ".join(environments())
+        raise DesignRefused(f"expected an environment among {known}; found {proposal.environment!r}")
     knobs = []
     for knob in proposed.knobs:
         if knob.field == "steps":

@@ -17,13 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from research.design import headroom
-from research.design.comparison import (
-    PREDICTION_LEVEL,
-    DesignDraft,
-    check_prediction,
-    draft_design,
-    require_effect_in_range,
-)
+from research.design.comparison import PREDICTION_LEVEL, DesignDraft, check_prediction, draft_design
 from research.design.power import MOST_SEEDS, PowerAnalysis, Test
 from research.design.pricing import Stage, describe_basis
 from research.design.sample_size import LIKELY_SEEDS, SampleSizeCalculator, Unaffordable, refuse_exploring
@@ -49,8 +43,7 @@ from research.proposals.metric_choice import RequestedMetric, add_evaluations
 from research.proposals.slots import SLOTS
 from studies.checks.alarms import watchdog_of
 from studies.metrics import kind_of
-from studies.metrics.builtin import Gain, MeanFact
-from studies.metrics.logged import Logged
+from studies.metrics.builtin import Gain
 from studies.records.alpha import ALPHA, Exploration
 from studies.records.design import Arm, Design, Hypothesis, Metric, NoisePlan, Price, is_expression
 from studies.records.procedure import CollapseRule, Pilot, PowerTarget, Prediction, Replication, Rule, StartRule
@@ -335,14 +328,12 @@ class DesignCompiler(SampleSizeCalculator):
                 asked = RequestedMetric.parse(mediator.metric)
             except BadInput as error:
                 raise DesignRefused(f"mediators: {error.message}") from error
-            if asked.kind not in (Logged.name, MeanFact.name) or asked.text != mediator.metric:
-                forms = f"logged:{Logged.form} or fact:{MeanFact.form}"
-                raise DesignRefused(f"mediators: expected {forms}; found {mediator.metric!r}")
             metric = draft.metric(replace(self.judge, asked=asked), own.episodes)
-            if metric.key in (own.key, *(other.key for name, other in found.items() if name != mediator.metric)):
-                raise DesignRefused(f"mediators: expected each number once; found {mediator.metric!r} again")
-            if mediator.smallest_effect is not None:
-                require_effect_in_range(mediator.smallest_effect, metric)
+            others = [own.key, *(other.key for name, other in found.items() if name != mediator.metric)]
+            if metric.kind not in ("logged", "fact") or asked.text != mediator.metric or metric.key in others:
+                raise DesignRefused(
+                    f"mediators: expected logged: or fact: numbers that nothing else is; found {mediator.metric!r}"
+                )
             found[mediator.metric] = metric
         return found
 
@@ -372,9 +363,8 @@ class DesignCompiler(SampleSizeCalculator):
                 "containers only; vary job fields"
             )
             raise DesignRefused(
-                f"{message}, or start the study with --sandbox docker", model_feedback=f"{message}, or decline",
-                when="if the user started the study with containers",
-            )  # fmt: skip
+                f"{message}, or start the study with --sandbox docker", model_feedback=message, when="with containers"
+            )
         judged = None if self.requirements.metric is None else self.metric_in(environment)
         hypotheses = accept_hypotheses(proposal, self.models, judged, self.ledgers.round)
         if self.explores and not hypotheses:

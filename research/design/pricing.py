@@ -470,26 +470,20 @@ class BudgetCheck:
         runs = self.runs_made + sum(stage.runs for stage in stages)
         return self.cost(stages) <= self.left and (self.budget.max_runs is None or runs <= self.budget.max_runs)
 
-    def find_budget(self, stages: Sequence[Stage]) -> tuple[str | None, int | None]:
-        """Return the time and the runs that a budget which carries the stages has; None where this one does."""
-        spent, need = self.budget.wall_clock_s - self.left, self.cost(stages)
-        runs, most = self.runs_made + sum(stage.runs for stage in stages), self.budget.max_runs
-        return format_flag(
-            need + spent
-        ) if need > self.left else None, runs if most is not None and runs > most else None
-
     def suggest_flags(self, stages: Sequence[Stage]) -> str:
         """Return the flags of a budget that carries the stages; empty where this one does."""
-        time, runs = self.find_budget(stages)
-        flags = [f"--budget {time}"] if time else []
-        return " ".join([*flags, *([f"--max-runs {runs}"] if runs else [])])
+        spent, need, flags = self.budget.wall_clock_s - self.left, self.cost(stages), []
+        if need > self.left:
+            flags.append(f"--budget {format_flag(need + spent)}")
+        runs = self.runs_made + sum(stage.runs for stage in stages)
+        if self.budget.max_runs is not None and runs > self.budget.max_runs:
+            flags.append(f"--max-runs {runs}")
+        return " ".join(flags)
 
     def explain_when(self, stages: Sequence[Stage]) -> str:
         """Return by what budget the stages could be had, in a clause; empty where this one carries them."""
-        time, runs = self.find_budget(stages)
-        parts = [f"a budget of {time}"] if time else []
-        parts += [f"{runs} runs"] if runs else []
-        return f"if the user gave it {' and '.join(parts)}" if parts else ""
+        said = self.suggest_flags(stages).replace("--max-runs", "runs").replace("--", "")
+        return f"if the user gave it a {said}" if said else ""
 
     def describe_cost(self, stages: Sequence[Stage]) -> str:
         runs = sum(stage.runs for stage in stages)

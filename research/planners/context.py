@@ -288,10 +288,8 @@ class PlannerContext(Briefing):
         fields = {
             spec.name: f"{value_text(spec.default)}; {', '.join(map(value_text, spec.ladder))}" for spec in self.fields
         }
-        metrics = {
-            flag_syntax(kind): f"{kind.title}; smallest effect: {kind.effect:g} of its range"
-            for kind in kinds().values()
-        }
+        entries = kinds().values()
+        metrics = {flag_syntax(kind): f"{kind.title}; smallest effect {kind.effect:g} of its range" for kind in entries}
         own = {slot.name: slot.built_in for slot in SLOTS.values() if self.code_allowed or slot.names}
         code: dict[str, Any] = {"code": f"may not be proposed any more: {NO_CODE_NOW}"}
         if not self.plays_seen:

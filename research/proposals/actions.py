@@ -131,7 +131,7 @@ class ProposedMediator(_ActionModel):
     """What the treatment acts by, as you think: measured of the same runs, and tested by code once the claim is."""
 
     metric: Phrase
-    """What is measured: 'logged:NAME:REDUCTION[:WORST..BEST]' or 'fact:NAME[:change]', as `metrics` among the facts has
+    """What is measured: 'logged:NAME:REDUCTION[:WORST..BEST]' or 'fact:NAME', as `metrics` among the facts has
     them."""
     direction: Literal["increase", "decrease"]
     """Which way the treatment moves it, if the mechanism holds."""
@@ -438,11 +438,6 @@ class Replicate(_ActionModel):
     """Lower end of your 80 % interval for the difference now; null, as the two below, for the prediction of then."""
     predicted_high: Number | None = None
     probability: Number | None = Field(default=None, ge=0, le=1)
-
-    @property
-    def prediction(self) -> dict[str, float]:
-        """What is predicted anew, by the names that a hypothesis has for it."""
-        return self.model_dump(include={"predicted_low", "predicted_high", "probability"}, exclude_none=True)
 
     node: Word = ""
     """The id of the question of your plan that this is; empty for another question, or without a plan."""

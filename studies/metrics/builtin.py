@@ -333,46 +333,31 @@ class Collapse(MetricKind):
 
 
 class MeanFact(_OfPlays):
-    """The mean of a fact over hidden episodes. Its range, from worst to best, is what the environment declares. With
-    `change` it is the mean after training less that before."""
+    """The mean of a fact over hidden episodes. Its range, from worst to best, is what the environment declares."""
 
     name = "fact"
-    title = "mean of a number that the environment says of each play, after the last step; change: less that before"
+    title = "mean of a number that the environment says of each play (fact:NAME), after the last step"
     takes = frozenset({"of"})
-    form = "NAME[:change]"
 
     def define(self, asked: Asked) -> Metric:
-        name, colon, how = asked.of.partition(":")
-        if name not in asked.facts or how != ("change" if colon else ""):
+        if asked.of not in asked.facts:
             raise Refused(
                 "expected a fact that the environment declares with its range "
                 f"({', '.join(sorted(asked.facts)) or 'none'}); found {asked.of or 'no name'}; name it (--metric "
                 "fact:NAME), or declare it in the environment: facts = {'NAME': (worst, best)}"
             )
-        worst, best = asked.facts[name]
-        change = {"change": ", less that of as many before the first"}.get(how, "")
-        if change:
-            worst, best = worst - best, best - worst
+        worst, best = asked.facts[asked.of]
         return Metric(
-            key=f"hidden/fact/{asked.of.replace(':', '/')}", kind=self.name, unit=name, of=asked.of,
-            name=f"{'change of ' if change else ''}hidden {name}", episodes=asked.episodes, worst=worst, best=best,
-            meaning=f"mean {name} of {asked.episodes} hidden episodes, played after the last step{change}",
-            higher_is_better=best > worst,
+            key=f"hidden/fact/{asked.of}", kind=self.name, name=f"hidden {asked.of}", unit=asked.of, of=asked.of,
+            meaning=f"mean {asked.of} of {asked.episodes} hidden episodes, played after the last step",
+            episodes=asked.episodes, worst=worst, best=best, higher_is_better=best > worst,
         )  # fmt: skip
 
-    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        found = dict(super().measure(metric, run))
-        if metric.of.endswith(":change"):
-            before, after = found.pop(metric.key + INITIAL), found[metric.key]
-            found[metric.key] = Value(after.value - before.value, after.n)
-        return found
-
     def read(self, metric: Metric, part: Part) -> float:
-        name = metric.of.partition(":")[0]
-        values = [episode.get("facts", {}).get(name) for episode in part["episodes"]]
+        values = [episode.get("facts", {}).get(metric.of) for episode in part["episodes"]]
         if missing := sum(value is None or not math.isfinite(value) for value in values):
             raise Refused(
-                f"expected {name} of every hidden episode; found {missing} of {len(values)} without it: have the "
+                f"expected {metric.of} of every hidden episode; found {missing} of {len(values)} without it: have the "
                 "environment say it of every play"
             )
         return fmean(values)

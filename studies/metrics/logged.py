@@ -22,7 +22,6 @@ _SHARES: Final = (
 )  # fmt: skip
 """What lies between 0 and 1, and is better the smaller it is."""
 _PER: Final = {"batch/constant_groups": "batch/groups"}
-"""What is read as a share of something else that the step logs."""
 _FORM: Final = "NAME:REDUCTION[:WORST..BEST]"
 _OF: Final = re.compile(
     r"(?P<name>[A-Za-z0-9][\w./+-]{0,79}):(?P<how>first(?P<first>[1-9]\d{0,5})|"
@@ -49,10 +48,8 @@ class Logged(MetricKind):
         known |= {f"critic/rewards/{which}": asked.rewards for which in ("mean", "min", "max")}
         known |= {} if asked.tokens is None else {"response_length/mean": (float(asked.tokens), 0.0)}
         if ends is None and name not in known:
-            raise Refused(
-                f"expected the range of {name}, from its worst to its best value, as nothing says what difference of "
-                f"it matters; found none; give it (--metric logged:{name}:{how}:0..1)"
-            )
+            told = f"expected the range of {name}, from its worst to its best value, by which a difference matters"
+            raise Refused(f"{told}; found none; give it (--metric logged:{name}:{how}:0..1)")
         worst, best = ends or known[name]
         if how == "slope":  # it may fall as far as it may rise
             worst, best = worst - best, best - worst
@@ -84,9 +81,7 @@ def _parse(of: str) -> tuple[str, str, tuple[int, int], tuple[float, float] | No
         ends = None if found is None or not found["worst"] else (float(found["worst"]), float(found["best"]))
     except ValueError:
         ends = (math.nan, math.nan)
-    window = (1, 10**6)
-    if found is not None:
-        window = (int(found["low"] or 1), int(found["high"] or found["first"] or window[1]))
+    window = (1, 1) if found is None else (int(found["low"] or 1), int(found["high"] or found["first"] or 10**6))
     if found is None or window[0] > window[1] or (ends and not (math.isfinite(sum(ends)) and ends[0] != ends[1])):
         raise Refused(
             f"expected logged:{_FORM}, with a reduction of first10, mean:3-8, last, slope or max, such as "
@@ -100,10 +95,7 @@ def _reduce(history: Sequence[Row], name: str, how: str, window: tuple[int, int]
     rows = [row for row in history if window[0] <= row["step"] <= window[1]][-LAST if how == "last" else 0 :]
     points = [(int(row["step"]), value) for row in rows if (value := _read(row, name)) is not None]
     if len(points) * 2 < max(1, len(rows)) or (how == "slope" and len(points) < 3):
-        raise Refused(
-            f"expected {name} of the steps that {how} is of; found it at {len(points)} of {len(rows)}; name what is "
-            "logged"
-        )
+        raise Refused(f"expected {name} of the steps that {how} is of; found {len(points)} of {len(rows)} with it")
     values = [value for _, value in points]
     if how != "slope":
         return max(values) if how == "max" else fmean(values)

@@ -69,6 +69,9 @@ def trend_weights(values: Sequence[JsonValue]) -> tuple[float, ...]:
     return tuple((place - mean) * (places[-1] - places[0]) / squares for place in places)
 
 
+MOST_MEDIATORS: Final = 3
+
+
 def is_expression(source: str) -> bool:
     """Return whether the code of a slot is a numeric expression (`swarm.environments.expressions`), and no Python."""
     return source.startswith("=")
@@ -80,12 +83,8 @@ class Mediator(Record):
     metric: str = Field(min_length=1, max_length=200)
     """What is measured, as `Metric.beside` names it: `logged:actor/entropy:first10:0..3`."""
     direction: Direction
-    """Which way the treatment is expected to move it."""
     smallest_effect: float | None = Field(default=None, gt=0)
     """The smallest move that would matter, in its unit; None for a share of its range."""
-
-
-MOST_MEDIATORS: Final = 3
 
 
 class Hypothesis(EvolvingRecord):

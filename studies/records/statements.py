@@ -46,11 +46,8 @@ def sentences(
         where = "" if environment is None else f", in {environment}"
         if where and "hidden" in outcome_name(claim.variable, metric):
             where += " on the hidden tasks played"
-        found.append(
-            _describe_test(claim, where, least, metric, sized)
-            + _describe_joint_fields(claim)
-            + _describe_mediators(claim)
-        )
+        more = _describe_joint_fields(claim) + _describe_mediators(claim)
+        found.append(_describe_test(claim, where, least, metric, sized) + more)
     return tuple(found)
 
 

@@ -101,18 +101,17 @@ class ArmMean(Record):
 
 
 Moved = Literal["moved", "opposite", "alike", "open", "untested"]
-"""As was expected, the other way, provably by less than matters, not shown either way, or not tested."""
 
 
 class Mediation(Record):
     """What became of one mediator at the look that decided its claim."""
 
     metric: str
-    """As the claim names it."""
     expected: Literal["increase", "decrease"]
     result: Moved
+    """As was expected, the other way, provably by less than matters, not shown either way, or not tested."""
     why: str = ""
-    """Why it was not tested, or not shown; empty for anything else."""
+    """Why it was not tested, or there was no test."""
     estimate: float | None = None
     low: float | None = None
     high: float | None = None
@@ -197,6 +196,10 @@ class Verdict(EvolvingRecord):
     """Set where the study ended before the look had its runs; None for a look that was reached."""
     mediators: tuple[Mediation, ...] = ()
     """What became of each mediator of the claim, in their order."""
+
+    @property
+    def all_moved(self) -> bool:
+        return all(mediator.result == "moved" for mediator in self.mediators)
 
     @property
     def nonzero(self) -> bool:

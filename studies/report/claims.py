@@ -119,18 +119,12 @@ _MOVED: Final = {
 
 def mediator_table(state: StudyState) -> Table | None:
     """Return what became of the mediators of decided claims; None where none names any."""
-    rows, design = list[list[Cell | str]](), state.design
-    for verdict in state.verdicts if design is not None else ():
-        for found in verdict.mediators:
-            assert design is not None
-            unit = design.metric.beside[found.metric].unit
-            level = "" if found.level is None else f" ({percent(round(found.level, 6))})"
-            rows.append([
-                verdict.hypothesis, Cell(found.metric, "mono"),
-                {"increase": "rises", "decrease": "falls"}[found.expected],
-                format_signed(found.estimate, unit=unit), span(found.low, found.high, unit=unit) + level,
-                f"{_MOVED[found.result]}{f': {found.why}' if found.why else ''}",
-            ])  # fmt: skip
+    rows = []
+    for name, found in ((verdict.hypothesis, found) for verdict in state.verdicts for found in verdict.mediators):
+        level = "" if found.level is None else f" ({percent(round(found.level, 6))})"
+        why = f"{_MOVED[found.result]}{f': {found.why}' if found.why else ''}"
+        move, ends = format_signed(found.estimate), span(found.low, found.high) + level
+        rows.append((name, Cell(found.metric, "mono"), found.expected, move, ends, why))
     return table(("Claim", "Mediator", "Expected", "Move", "Interval", "Found"), rows, (3, 4))
 
 

@@ -51,8 +51,6 @@ LEAST_KEPT = 3
 claims of a study."""
 _LEAST_LEVEL = 1e-3
 """Level below which the interval of a last look is shown to nobody: of so few runs it may be wider than the metric."""
-_LEAST_GATE = 1e-12
-"""Level of a mediator that rounding may leave nothing."""
 _DECISIVE = frozenset({"supported", "refuted", "equivalent"})
 
 
@@ -88,7 +86,7 @@ def _gate_level(case: JudgeInput) -> float:
         n = len(case.runs()[0].values)
         df = float(sum(family) + n - len(family) - 1)
         bound = sequential.dunnett_critical(1 - level, df, n, family)
-        level = max(_LEAST_GATE, level - sequential.dunnett_p(bound, df, n, family[1:]))
+        level = max(1e-12, level - sequential.dunnett_p(bound, df, n, family[1:]))
     level /= len(planned_looks(case.design, case.phase))
     return min(level, case.alpha) if case.ended == "hand" else level
 

@@ -87,13 +87,3 @@ def test_a_training_that_does_not_log_it_is_refused_as_outcome_and_lost_for_no_c
     success = Metric(meaning="m", episodes=20, beside={"e": own, "s": metric("critic/success/mean:last")})
     assert values_of(success, run) == {SUCCESS: Value(0.45, 20), f"{SUCCESS}/initial": Value(0.1, 20)}
     assert "beside" not in Metric(meaning="m", episodes=20).model_dump()
-
-
-def test_a_fact_is_read_after_training_or_as_what_it_changed_by() -> None:
-    fact, asked = kind_named("fact"), replace(ASKED, facts={"turns": (8.0, 1.0)})
-    run = Results(part(0, 2, turns=6.0), part(3, 9, turns=2.0))
-    after, change = (define_metric(fact, replace(asked, of=of)) for of in ("turns", "turns:change"))
-    assert [values_of(each, run)[each.key].value for each in (after, change)] == [2.0, -4.0]
-    assert (change.worst, change.best) == (7.0, -7.0)
-    with pytest.raises(Refused, match="turns:rise"):
-        define_metric(fact, replace(asked, of="turns:rise"))
