@@ -136,8 +136,8 @@ class PlanningInputs(Briefing):
         first = self.campaign is None and self.wanted.environment is None  # a flag goes before a topic
         if first and (named := name_environments(self.topic)) and action.environment not in named:
             expected = f"expected a design in {' or '.join(named)}, which the topic names"
-            told = f"{expected}; found {action.environment}; design it there, or decline"
-            raise DesignRefused(told, when="in a later round")
+            expected += f"; found {action.environment}; design it there, or decline"
+            raise DesignRefused(expected, when="in a later round")
         if (action.screen is not None) != search:
             told = ("a screen, as a search was proposed", "none") if search else ("no screen", "one")
             raise DesignRefused(

@@ -363,8 +363,9 @@ class DesignCompiler(SampleSizeCalculator):
                 "containers only; vary job fields"
             )
             raise DesignRefused(
-                f"{message}, or start the study with --sandbox docker", model_feedback=message, when="with containers"
-            )
+                f"{message}, or start the study with --sandbox docker", model_feedback=f"{message}, or decline",
+                when="with containers",
+            )  # fmt: skip
         judged = None if self.requirements.metric is None else self.metric_in(environment)
         hypotheses = accept_hypotheses(proposal, self.models, judged, self.ledgers.round)
         if self.explores and not hypotheses:
