@@ -102,7 +102,7 @@ class PlanningInputs(Briefing):
         if claim.kind != "difference" or claim.variable == MODEL or self.wanted.vary:
             return False
         job = self.compiler.base or Job()
-        usual = {slot: [BUILT_IN] for slot in SLOTS}
+        usual: dict[str, list[Any]] = {slot: [BUILT_IN] for slot in SLOTS}
         usual |= {spec.name: [spec.default, getattr(job, spec.name)] for spec in field_specs(job)}
         named = _VALUES.findall(self.topic.lower().replace(",", ""))
         numbers = {float(text) for text in named if text[0].isdigit()}
@@ -395,10 +395,10 @@ def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -
     wrong = check(turn.action)
     if wrong is not None and turn.refused is None:
         raise PlannerFailed(f"the planner {planner.name} gave an action that is refused: {wrong.message}")
-    replicates = turn.refused is None and isinstance(turn.action, actions.Replicate)
-    if replicates and None in {getattr(turn.action, name) for name in _PREDICTED}:
-        return replace(turn, note=f"{turn.note} What is not predicted of {turn.action.claim} is as before.".strip())
     action, own = turn.action, planner.name != RulesPlanner.name
+    if turn.refused is None and isinstance(action, actions.Replicate):
+        if None in {getattr(action, name) for name in _PREDICTED}:
+            return replace(turn, note=f"{turn.note} What is not predicted of {action.claim} is as before.".strip())
     if turn.refused is not None or not own or not isinstance(action, actions.Propose | actions.ProposeDesign):
         return turn
     choices = tuple(_describe_choices(context, action))
