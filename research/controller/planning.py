@@ -312,9 +312,7 @@ class Planning:
         self, state: StudyState, seconds_left: Callable[[], float], bank: NoiseBank | None = None
     ) -> PlanningInputs:
         """Return what the study is planned by now; `bank` defaults to this installation's."""
-        requested, known = RequestedComparison.of(state.settings), self._known()
-        own, find = model_key(self._base), partial(find_related, known, self._study)
-        known = tuple(entry for entry in known if entry.conditions.model_key == own)
+        requested, every, own = RequestedComparison.of(state.settings), self._known(), model_key(self._base)
         compiler = DesignCompiler(
             price=self._pricing().after_noise(state),
             budget=Budget(wall_clock_s=state.budget_s, max_runs=state.settings["max_runs"]),
@@ -329,7 +327,7 @@ class Planning:
         looks: dict[str, type[ToolRequest]] = {**LOOKS, ANALYSE: AnalyseRequest, "priors": PriorsRequest}
         looks |= {"papers": PapersRequest} if PAPERS in state.settings else {}
         tools = partial(
-            StudyTools, state, self.study_folder, wanted=requested, findings=find, looks=looks, known=known,
+            StudyTools, state, self.study_folder, wanted=requested, looks=looks, known=every,
             isolation=self._isolation, models=self._models,
         )  # fmt: skip
         notes = tuple(
@@ -347,8 +345,8 @@ class Planning:
             code_allowed=read_sandboxing(state.settings).isolates and not state.explores,
             notes=notes,
             notebook=Notebook(state.notebook, score_plan(state)),
-            findings=find(state.topic, MOST_FINDINGS),
-            known=known,
+            findings=find_related(every, self._study, state.topic, MOST_FINDINGS),
+            known=[entry for entry in every if entry.conditions.model_key == own],
             tokens_spent={
                 kind: sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in ("prompt", "completion")
             },

@@ -221,20 +221,20 @@ def search_findings(findings: Iterable[KnownFinding], words: Sequence[str]) -> t
 
 
 def list_effects(findings: Sequence[KnownFinding], most: int) -> list[dict[str, Any]]:
-    """Return how large differences were here by field, environment and metric, those of most comparisons first."""
-    groups = defaultdict[tuple[str, str, str], list[KnownFinding]](list)
+    """Return how large differences were here by field, environment, metric and model, the most comparisons first."""
+    groups = defaultdict[tuple[str, ...], list[KnownFinding]](list)
     for entry in findings:
+        where = entry.conditions
         if entry.estimate is not None:
-            groups[entry.variable, entry.conditions.environment, entry.conditions.metric_name].append(entry)
+            groups[entry.variable, where.environment, where.metric_name, where.model].append(entry)
     rows = []
-    for (field, environment, metric), group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+    for place, group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))[:most]:
         sizes = sorted(abs(entry.estimate or 0.0) for entry in group)
-        rows.append({
-            "field": field, "environment": environment, "metric": metric, "comparisons": len(group),
-            "size": {"least": sizes[0], "median": median(sizes), "most": sizes[-1]},
-            "verdicts": dict(Counter(entry.verdict for entry in group)),
-        })  # fmt: skip
-    return rows[:most]
+        about = dict(zip(("field", "environment", "metric", "model"), place, strict=True))
+        size = {"least": sizes[0], "median": median(sizes), "most": sizes[-1]}
+        verdicts = Counter(entry.verdict for entry in group)
+        rows.append({**about, "comparisons": len(group), "size": size, "verdicts": dict(verdicts)})
+    return rows
 
 
 def _normalize(text: str) -> str:

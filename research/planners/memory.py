@@ -72,7 +72,7 @@ def find_repeated(context: PlannerContext, action: Action) -> str | None:
 
 
 class PriorsRequest(ToolRequest):
-    """How large effects were in this installation, with this model; `sd_between_seeds` is among the facts."""
+    """How large effects were in this installation, by model; `sd_between_seeds` is among the facts."""
 
     needs_runs = False
 

@@ -72,8 +72,6 @@ Answer = dict[str, Any]
 
 _SHORTEST_WORD: Final = 3
 """Letters of a word that says something."""
-FindFindings = Callable[[str, int], Sequence[QuotedText]]
-"""Returns at most so many findings of earlier studies that words are about, each in a sentence, the likeliest first."""
 
 
 def find_related(
@@ -314,7 +312,8 @@ class FindingsRequest(ToolRequest):
     """What it is about, such as a field or an environment."""
 
     def answer(self, tools: StudyTools) -> Answer:
-        return {"notice": DATA, "quoted": [asdict(entry) for entry in tools.findings(self.words, MOST_FINDINGS)]}
+        related = find_related(tools.known, tools.state.id, self.words, MOST_FINDINGS)
+        return {"notice": DATA, "quoted": [asdict(entry) for entry in related]}
 
 
 class JobFieldsRequest(ToolRequest):
@@ -349,13 +348,12 @@ class StudyTools:
     wanted: RequestedComparison
     price: Callable[[Propose, ProposeDesign], CompiledDesign]
     """Returns what a proposal with its design would be in this round, by today's price; raises DesignRefused."""
-    findings: FindFindings = lambda words, most: ()
     looks: Mapping[str, type[ToolRequest]] = field(default_factory=lambda: TOOLS)
     """All looks by name; those that need runs are offered once there are any."""
     models: Path = Path()
     """Where models lie that are named without a path."""
     known: Sequence[KnownFinding] = ()
-    """What was found here with the study's model."""
+    """All that was found here."""
     isolation: Isolation = UNISOLATED
     """Where analyses run."""
     analysed: list[str] = field(default_factory=list)
