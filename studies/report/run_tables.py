@@ -145,7 +145,7 @@ def run_table(state: StudyState) -> Table | None:
     judged = {metric_name(metric) for metric in metrics} if any(metric.kind for metric in metrics) else set()
     staged = several or any(run.spec.phase != "confirm" for run in state.runs.values())
     placed = len(_places(merge_rounds(state))) > 1
-    split = "Search" if state.explores else "Hidden"
+    split = "Search" if {run.spec.metric.split for run in state.every_run.values()} == {"search"} else "Hidden"
     columns = [*(["Round"] if several else []), "Run", "Arm", "Seed", "Outcome", "Attempts", "Time", f"{split} before"]
     columns += [f"{split} after", "Snapshot", *(["For"] if staged else [])]
     columns += [*(judged if len(judged) < 2 else ["Judged by"]), *(["Image"] if placed else [])]

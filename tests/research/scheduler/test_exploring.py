@@ -22,7 +22,7 @@ from research.orchestration.artifacts import LiveCurves, build_artifacts
 from research.planners.analysis import collect_inputs
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.rules import RulesPlanner
-from research.proposals.actions import Constant, Explore, Tried
+from research.proposals.actions import Constant, Decline, Explore, Tried
 from research.runs.files import AttemptSpec
 from research.runs.workers import SEARCH_TRANSCRIPTS
 from research.scheduler.steps import EXPLORED
@@ -204,6 +204,24 @@ def test_an_exploration_before_the_first_question_is_shown_and_leaves_the_level_
     assert {shown["plays"] for shown in planner.looked[2:4]} == {64}
     assert result.report is not None
     assert result.report.count("No claim rests on them") == 2
+
+
+class Declining(Explorer):
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
+        return PlannerTurn(Decline(reason="Nothing moves.")) if digest.explored else super().act(digest, check)
+
+
+def test_a_topic_that_is_declined_after_exploring_is_reported_with_what_was_seen_and_verifies() -> None:
+    proofs = list[Proof]()
+
+    def hand(desk: Desk) -> None:
+        if desk.state.report is not None:
+            proofs.append(verify(desk.state.id, desk.log.read_unverified(desk.state.id), desk.folder))
+
+    result = fly(flight(planner=lambda clock: Declining(round=1), report=True, hand=hand))
+    assert (result.state.declined, result.state.design, [proof.holds for proof in proofs[-1:]]) == (True, None, [True])
+    assert result.report is not None
+    assert ("No claim rests on them" in result.report, "Search after" in result.report) == (True, True)
 
 
 @pytest.mark.parametrize("written", [True, False])
