@@ -6,8 +6,9 @@ Errors name host and port only; neither they nor replies hold the key.
 
 A recording holds one JSON object a line: the sha256 of a request, and the reply's body or how the endpoint failed.
 Replies to one request are replayed in the order they came. The seconds that are left, and those a run takes, are left
-out of the hash, for they differ from machine to machine. No header is written, so no key; one that a reply repeats is
-blanked. A request that was not recorded is an error, as is a file that is no recording.
+out of the hash, for they differ from machine to machine, and so is how long an answer may be. No header is written, so
+no key; one that a reply repeats is blanked. A request that was not recorded is an error, as is a file that is no
+recording.
 """
 
 from __future__ import annotations
@@ -236,8 +237,8 @@ class _Exchange(BaseModel):
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> _Exchange:
-        hashed = digest(_TIMES.sub(r"\g<1>0", canonical(dict(request))))
-        return cls(request=hashed, model=str(request["model"]))
+        asked = {name: value for name, value in request.items() if name != "max_completion_tokens"}
+        return cls(request=digest(_TIMES.sub(r"\g<1>0", canonical(asked))), model=str(request["model"]))
 
 
 class Recorder:

@@ -65,9 +65,7 @@ def test_a_turn_with_a_look_is_asked_in_the_form_of_messages_and_replayed_from_i
     assert [each["role"] for each in (asked, called, shown)] == ["user", "assistant", "user"]
     assert called["content"] == [THOUGHT, LOOK]
     assert (shown["content"][0]["type"], shown["content"][0]["tool_use_id"]) == ("tool_result", "toolu_1")
-    replayed = LlmPlanner(
-        "fake", Replay(tmp_path / "said.jsonl"), options=PlannerOptions(planner_effort="high", planner_tokens=5000)
-    )
+    replayed = LlmPlanner("fake", Replay(tmp_path / "said.jsonl"), options=PlannerOptions(planner_effort="high"))
     assert replayed.act(due, compiled()) == turn
     assert KEY not in (tmp_path / "said.jsonl").read_text()
 
