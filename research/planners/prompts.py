@@ -58,7 +58,7 @@ _UNSURE_KEYWORDS = ("default", "title", "minLength", "maxLength")
 
 def alternative_actions(context: PlannerContext) -> dict[str, type[Other]]:
     """Return the actions that may be taken instead of the due one, or said before it, by their names."""
-    if context.stage == "conclude":
+    if context.stage in ("conclude", "review"):
         return {}
     later: tuple[type[Other], ...] = () if context.campaign is None else (Conclude,)
     if context.stage == "propose":
@@ -296,7 +296,7 @@ def messages(
         (_FIXED_TASK, before and bool(context.fixed)),
         (_REPLICATION, proposing and not first),
         (_EXPLORATION, proposing and context.explored is not None),
-        (f"{_NOTEBOOK} {_PLAN}", context.stage != "conclude" and context.notebook is not None),
+        (f"{_NOTEBOOK} {_PLAN}", (before or context.stage == "look") and context.notebook is not None),
         (_LOOKS, tools is not None),
     )
     facts = context.facts() if tools is not None else context.facts() | context.describe_fields()

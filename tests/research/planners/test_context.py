@@ -10,11 +10,13 @@ from pydantic import BaseModel
 
 from research.errors import PlannerFailed
 from research.planners.context import PlannerContext
+from research.planners.history import Notebook
 from research.planners.llm import MOST_ANSWERED, MOST_OF_ONE
-from research.planners.prompts import MOST_TOOL_CALLS
+from research.planners.prompts import MOST_TOOL_CALLS, due_schema, messages
 from research.planners.tools import PLAYS, EpisodesRequest, RunsRequest, ToolError
+from tests.research.factories import make_verdict
 from tests.research.planners.scripted_endpoint import Reply, calls, fails, says, scripted_endpoint
-from tests.research.planners.test_llm import KEY, PROPOSAL, TOPIC, ask, compiled, planner
+from tests.research.planners.test_llm import KEY, PROPOSAL, RECORDS, TOPIC, ask, compiled, planner
 
 MakeDigest = Callable[..., PlannerContext]
 
@@ -145,3 +147,9 @@ def test_no_secret_of_this_process_is_shown(digest: MakeDigest, monkeypatch: pyt
     turn, endpoint = ask([calls(("runs", "{}")), says(PROPOSAL)], digest(TOPIC, tools=Shelf(f"the key is {KEY}")))
     assert KEY not in json.dumps(endpoint.requests)
     assert "the key is ***" in turn.tool_results[0].answer
+
+
+def test_a_second_reader_is_offered_nothing_but_to_judge(digest: MakeDigest) -> None:
+    due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),), sentences=("So it is.",), notebook=Notebook())
+    assert due_schema(due)["properties"]["action"]["enum"] == ["review"]
+    assert "your_notebook" not in messages(due)[1]["content"]

@@ -267,7 +267,9 @@ def test_an_inquiry_answered_by_hand_is_planned_again_to_its_end() -> None:
     state = landed.state
     assert (state.status, state.round, landed.refused) == ("concluded", 4, None)
     assert [place for place, left in hand.left.items() if left] == []
-    assert {act.turn: len(act.rejected) for act in state.planner_acts if act.rejected} == {"2/look/1": 1}
+    refused = {act.turn: len(act.rejected) for act in state.planner_acts if act.rejected}
+    assert refused == {"2/look/1": 1, "4/conclude/1": 1}  # a field that is none, and numbers in words
+    assert state.planner_acts[-1].turn == "4/review/1"
     claims = [(claim.variable, claim.sought) for entry in state.rounds for claim in entry.hypotheses]
     assert claims[0] == claims[1] == ("group_size", "difference")
     assert claims[2:] == [("learning_rate", "equivalence"), ("temperature", "equivalence")]
