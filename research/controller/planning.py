@@ -38,7 +38,7 @@ from research.errors import BadTopic, DesignRefused, NotReady, PlannerFailed, To
 from research.files import read_json, write_json
 from research.installation.home import Home
 from research.isolation.mode import UNISOLATED, Isolation, read_sandboxing
-from research.planners.analysis import AnalyseRequest
+from research.planners.analysis import AnalyseRequest, try_code
 from research.planners.context import Planner, PlannerContext, PlannerTurn, Stage
 from research.planners.history import CampaignFacts, Notebook, list_explorations, quote_latest
 from research.planners.looks import LOOKS
@@ -342,6 +342,7 @@ class Planning:
             lambda inputs: tools(compiler=inputs.current_compiler, price=inputs.price),
             wanted=requested,
             parsed=ParsedTopic.of(state.settings),
+            try_code=partial(try_code, state.id, self._isolation),
             code_allowed=read_sandboxing(state.settings).isolates and not state.explores,
             notes=notes,
             notebook=Notebook(state.notebook, score_plan(state)),

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from pydantic import Field, ValidationError
 
-from research.errors import NotReady
+from research.errors import DesignRefused, NotReady
 from research.isolation.mode import Isolation, one_line, require_isolation
 from research.planners.tools import DATA, Answer, StudyTools, ToolError, ToolRequest, list_runs, load_collected
 from research.text import describe
-from sandboxes import DockerSandbox, SandboxError, SandboxSpec
+from sandboxes import ContainerHandle, DockerSandbox, SandboxError, SandboxSpec
 from sandboxes.docker.archive import pack
 from sandboxes.spec import Limits, last_lines
 from studies.records.analysis import ANALYSE, AnalysisResult, Plain, Source
@@ -39,6 +39,13 @@ exec(compile(open("/input/analysis.py", encoding="utf-8").read(), "analysis.py",
 result = names["analyse"]("/input/data")
 with open("/workspace/results/result.json", "w", encoding="utf-8") as file:
     json.dump(result, file, allow_nan=False)
+"""
+
+
+_TRIAL: Final = """
+import asyncio, sys
+from swarm.environments.play import try_slot
+asyncio.run(try_slot(*sys.argv[1:]))
 """
 
 
@@ -78,16 +85,8 @@ def analyse(source: str, inputs: Mapping[str, bytes], study: str, isolation: Iso
 
     Raises NotReady without containers, SandboxError where they fail, ValueError for what it gives instead of a result.
     """
-    require_isolation(isolation.sandboxing, "an analysis")
-    if not isinstance(isolation.containers, DockerSandbox):
-        raise SandboxError("expected an engine for the study's containers; none answers")
-    archive = pack({"analysis.py": source.encode(), **{f"data/{name}": data for name, data in inputs.items()}})
-    key = hashlib.sha256(archive).hexdigest()[:12]
-    handle = isolation.containers.run(SandboxSpec(
-        name=f"ajet-{study}-analysis-{key}", command=("python3", "-I", "-c", _RUNNER), directory=Path("/"),
-        labels={"study": study, "role": "analysis"}, time_limit_s=LIMIT_S, limits=LIMITS,
-        image=isolation.sandboxing.image, archive=archive, results={"result.json": MOST_RESULT},
-    ))  # fmt: skip
+    files = {"analysis.py": source.encode(), **{f"data/{name}": data for name, data in inputs.items()}}
+    handle = _run(files, ("python3", "-I", "-c", _RUNNER), study, "analysis", isolation)
     ended, left = handle.wait(), handle.results().get("result.json")
     if ended is None or ended.reason != "finished" or left is None:
         how = "no result" if ended is None or ended.reason == "finished" else ended.reason.replace("_", " ")
@@ -98,6 +97,34 @@ def analyse(source: str, inputs: Mapping[str, bytes], study: str, isolation: Iso
         raise ValueError(describe(error)) from error
     except RecursionError as error:
         raise ValueError("expected a result of little depth; found another") from error
+
+
+def _run(
+    files: Mapping[str, bytes], command: tuple[str, ...], study: str, role: str, isolation: Isolation
+) -> ContainerHandle:
+    """Return a container that runs a command over files, once however often it is asked for."""
+    require_isolation(isolation.sandboxing, f"an {role}")
+    if not isinstance(isolation.containers, DockerSandbox):
+        raise SandboxError("expected an engine for the study's containers; none answers")
+    archive = pack(files)
+    return isolation.containers.run(SandboxSpec(
+        name=f"ajet-{study}-{role}-{hashlib.sha256(archive + repr(command).encode()).hexdigest()[:12]}", command=command,
+        directory=Path("/"), labels={"study": study, "role": role}, time_limit_s=LIMIT_S, limits=LIMITS,
+        image=isolation.sandboxing.image, archive=archive, results={"result.json": MOST_RESULT},
+    ))  # fmt: skip
+
+
+def try_code(study: str, isolation: Isolation, slot: str, source: str, environment: str) -> None:
+    """Call the Python of a slot in a container as a training does; raise DesignRefused with what it says if it fails.
+    Where no container can be had now nothing is said: its runs wait for one, too."""
+    try:
+        tried = ("python3", "-c", _TRIAL, slot, f"/input/{slot}.py", environment)
+        handle = _run({f"{slot}.py": source.encode()}, tried, study, "example", isolation)
+        ended = handle.wait()
+    except (NotReady, SandboxError):
+        return
+    if ended is not None and ended.reason != "finished":
+        raise DesignRefused(f"code: tried on a play, it ended by {ended.reason}: {last_lines(handle.logs(), 2, 400)}")
 
 
 def collect_inputs(tools: StudyTools) -> dict[str, bytes]:

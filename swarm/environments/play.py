@@ -26,7 +26,18 @@ from swarm.client import Agent, AsyncSwarmClient, Episode, EpisodeResult
 from swarm.client.episode import Result
 from swarm.client.rollout import ENGINE_OFF_S
 from swarm.environments.base import Environment, Game, Message, Outcome, PlainEnvironment, PlainGame, Split, Task
-from swarm.environments.user_code import Reward, RewardFailed, call, call_slot, finite
+from swarm.environments.registry import get_environment
+from swarm.environments.user_code import (
+    SLOTS,
+    Advantage,
+    Reward,
+    RewardFailed,
+    TaskWeights,
+    call,
+    call_slot,
+    finite,
+    load,
+)
 from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest, ServerFailed, Unreachable
 from swarm.wire import ServerState
 
@@ -344,3 +355,29 @@ def _finite(value: Any, what: str) -> float:
 
 async def _call_method(plain: bool, function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments) if plain else await call(function, *arguments)
+
+
+async def try_slot(slot: str, place: str, name: str) -> None:
+    """Call the code of a slot as a training in a plain environment does, with one scripted play; raise as it does.
+
+    Of an agent, which needs a policy, the file alone is loaded.
+    """
+    environment = get_environment(name)
+    if not isinstance(environment, PlainEnvironment):
+        raise InvalidRequest(f"expected a plain environment to try code in; found {name}")
+    tasks = environment.tasks("train")
+    game, messages = environment.game(tasks[0]), environment.imitate(tasks[0], random.Random(0))
+    opening = game.opening()
+    for message in messages:
+        if message["role"] == "assistant":
+            game.answer(message)
+    if slot == "reward":
+        await Reward.load(place)(tasks[0], messages, judge_outcome(environment, game.outcome()))
+    elif slot == "advantage":
+        await Advantage.load(place)([0.0, 1.0, 0.5, 0.5], [0, 0, 1, 1])
+    elif slot == "task_weights":
+        await TaskWeights(place, tasks, 0)([])
+    else:
+        function = load(place, slot, takes=SLOTS[slot])
+        if slot == "prompt":
+            chat_messages(await call_slot(slot, function, opening), slot)

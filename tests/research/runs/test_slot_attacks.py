@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from research.errors import DesignRefused
+from research.isolation.mode import Isolation, Sandboxing
+from research.planners.analysis import try_code
+from sandboxes import DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images.build import Image
 from tests.research.factories import with_run
@@ -113,3 +118,19 @@ def test_a_bomb_or_a_flood_stays_within_its_container(trial: ContainedTrial, slo
     code, reason = ended(trial, **{slot: written(slot, before)})
     assert code in ("ok", "client_died", "client_timeout", "client_out_of_memory", "client_stopped"), reason
     assert len(reason) < 2000
+
+
+def test_code_is_tried_in_a_container_before_anything_is_locked(
+    docker_sandbox: DockerSandbox, engine: ContainerEngine, image: Image
+) -> None:
+    found = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version)
+    attempt = partial(try_code, "s1", Isolation(found, docker_sandbox))
+    attempt("reward", written("reward", WALLS), "guess")
+    attempt("agent", written("agent"), "guess")
+    for slot, body, said in (
+        ("reward", "return outcome['worth']", "KeyError"), ("advantage", "return [1]", "4 finite numbers"),
+        ("task_weights", "while True:\n    pass", "did not return"), ("prompt", "import os\nos._exit(3)", "error"),
+    ):  # fmt: skip
+        with pytest.raises(DesignRefused, match=said) as refused:
+            attempt(slot, written(slot, body=body), "guess")
+        assert len(refused.value.message) < 600

@@ -17,6 +17,7 @@ from swarm.environments import Outcome, Task
 from swarm.environments import user_code as module
 from swarm.environments.custom import CodeSource, Kind
 from swarm.environments.loading import load_source
+from swarm.environments.play import try_slot
 from swarm.environments.user_code import Advantage, Reward, RewardFailed, TaskWeights, call, code_files, code_hash, load
 from swarm.errors import InvalidRequest
 
@@ -267,3 +268,22 @@ async def test_weights_follow_the_rewards_that_were_seen() -> None:
     drawn = [(await weights(seen)).id for _ in range(200)]
     assert drawn.count("open") > 140
     assert len({(await weights([])).id for _ in range(50)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("slot", "body", "said"),
+    [
+        ("reward", "return outcome['reward'] + outcome['facts'].get('x', 0) + task['data']['left']", ""),
+        ("reward", "return outcome['worth']", "KeyError"), ("advantage", "return rewards", ""),
+        ("advantage", "return rewards[:2]", "4 finite numbers"), ("task_weights", "return [1 for _ in history]", ""),
+        ("task_weights", "return [-1 for _ in history]", "0 and more"), ("prompt", "return messages[:1]", ""),
+        ("prompt", "return [m['text'] for m in messages]", "KeyError"),
+    ],
+)  # fmt: skip
+async def test_code_is_tried_on_a_play(slot: str, body: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "tried.py").write_text(f"def {slot}({module.SLOTS[slot]}):\n    {body}\n")
+    if not said:
+        return await try_slot(slot, str(tmp_path / "tried.py"), "arith")
+    with pytest.raises(RewardFailed, match=said):
+        await try_slot(slot, str(tmp_path / "tried.py"), "arith")
+    return None
