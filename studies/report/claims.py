@@ -248,8 +248,8 @@ def code_section(state: StudyState, design: Design, id: str) -> Section | None:
         where = "It ran in containers only, on training episodes." if places else "It has not run."
     plain = all(map(is_expression, design.code.values()))
     blocks = [Text(
-        f"Written by {author} before the data, and locked with the design. All of it is expressions over numbers, which can "
-        "read nothing else. The verdicts rest on the environment's own evaluator, which was never given it."
+        f"Written by {author} before the data, and locked with the design. All of it is expressions over numbers, "
+        "which can read nothing else. The verdicts rest on the environment's own evaluator, which was never given it."
         if plain else
         f"Written by {author} before the data, and locked with the design. {where} The verdicts "
         "rest on the environment's own evaluator, which was never given it. Hidden tasks follow from public code, "
