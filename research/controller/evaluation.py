@@ -42,7 +42,7 @@ from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS, check_code_in
 from research.text import describe, did_you_mean, format_seconds
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import BUILT_IN, MODEL, Arm, Design, Hypothesis, Metric, NoisePlan, Schedule, is_expression
+from studies.records.design import BUILT_IN, MODEL, Arm, Design, Hypothesis, Metric, NoisePlan, Schedule
 from studies.records.procedure import Noise
 from studies.records.runs import screen_metric
 from studies.records.statements import model_name, setting
@@ -258,9 +258,8 @@ class ActionCheck:
             inputs.require_no_plays_seen(action)
             environment = find_environment(inputs.topic, inputs.wanted)
             inputs.current_compiler().check_proposal(action, environment, code_allowed=inputs.code_allowed)
-            for slot, source in sources_of(action):
-                if not is_expression(source):
-                    inputs.try_code(slot, source, environment)
+            for entry in sources_of(action):
+                inputs.try_code(*entry, environment)
         if not isinstance(action, actions.ProposeDesign):
             return None
         shown = [facts.name for facts in context.environments]
