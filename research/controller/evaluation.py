@@ -67,6 +67,12 @@ class PlanningInputs(Briefing):
     try_code: Callable[[str, str, str], None] = lambda slot, source, environment: None
     """Calls Python of a slot, for an environment, before anything is locked; raises DesignRefused where that fails."""
 
+    def check_code(self, code: Sequence[tuple[str, str]], *played: str | None) -> None:
+        for environment in filter(None, played):
+            check_code_in(environment, code)
+            for slot, source in code:
+                self.try_code(slot, source, environment)
+
     def current_compiler(self) -> DesignCompiler:
         return replace(self.compiler, seconds_left=self.seconds_left())
 
@@ -258,15 +264,16 @@ class ActionCheck:
             inputs.require_no_plays_seen(action)
             environment = find_environment(inputs.topic, inputs.wanted)
             inputs.current_compiler().check_proposal(action, environment, code_allowed=inputs.code_allowed)
-            for entry in sources_of(action):
-                inputs.try_code(*entry, environment)
+            if inputs.wanted.environment or name_environments(inputs.topic):  # else the design says where
+                inputs.check_code(sources_of(action), environment)
         if not isinstance(action, actions.ProposeDesign):
             return None
         shown = [facts.name for facts in context.environments]
         if action.environment not in shown:  # brought here for another study: it was shown to nobody
             near = did_you_mean(action.environment, shown) or "; choose one of them"
             raise DesignRefused(f"expected an environment among {', '.join(shown)}; found {action.environment!r}{near}")
-        check_code_in(action.environment, context.code)
+        again = None if action.replication is None else action.replication.environment
+        inputs.check_code(context.code, action.environment, again)
         return inputs.compile(context.hypotheses, action, search=context.search)
 
     def price_exploration(self, action: actions.Explore) -> PricedExploration:

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 
 from research.errors import DesignRefused, NotReady
 from research.isolation.mode import Isolation, one_line, require_isolation
+from research.planners.history import sanitize_line
 from research.planners.tools import DATA, Answer, StudyTools, ToolError, ToolRequest, list_runs, load_collected
 from research.text import describe
 from sandboxes import ContainerHandle, DockerSandbox, SandboxError, SandboxSpec
@@ -128,7 +129,8 @@ def try_code(study: str, isolation: Isolation, slot: str, source: str, environme
     except (NotReady, SandboxError):
         return
     if ended is not None and ended.reason != "finished":
-        raise DesignRefused(f"code: tried on a play, it ended by {ended.reason}: {last_lines(handle.logs(), 2, 400)}")
+        said = sanitize_line(last_lines(handle.logs(), 2, 400))
+        raise DesignRefused(f"code: tried on a play in {environment}, it ended by {ended.reason}: {said}")
 
 
 def collect_inputs(tools: StudyTools) -> dict[str, bytes]:
