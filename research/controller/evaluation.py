@@ -68,7 +68,7 @@ class PlanningInputs(Briefing):
     """Calls Python of a slot, for an environment, before anything is locked; raises DesignRefused where that fails."""
 
     def check_code(self, code: Sequence[tuple[str, str]], *played: str | None) -> None:
-        for environment in filter(None, played):
+        for environment in environments().keys() & set(played):  # an unknown one is refused elsewhere
             check_code_in(environment, code)
             for slot, source in code:
                 self.try_code(slot, source, environment)
@@ -252,7 +252,7 @@ class ActionCheck:
             raise DesignRefused(f"expected the action {expected!r} now; found {action.action!r}", when=when)
         if isinstance(action, actions.Replicate):
             proposal, design = inputs.build_replication(action)
-            check_code_in(design.environment, sources_of(proposal))
+            inputs.check_code(sources_of(proposal), design.environment)
             if (other := inputs.wanted.find_conflict(design.environment)) is not None:
                 raise other
             inputs = inputs.with_metric_of(proposal)

@@ -123,7 +123,7 @@ def code_rule(python: bool) -> str:
 def check_code_in(environment: str, code: Iterable[tuple[str, str]]) -> None:
     """Raise DesignRefused for code, by slot and source, that cannot be trained with in an environment: an expression
     over names that have no value there, or Python where what it trained on could not be audited."""
-    for slot, source in code if environment in environments() else ():  # an unknown one is refused elsewhere
+    for slot, source in code:
         if not is_expression(source):
             if not isinstance(environments()[environment], PlainEnvironment):
                 raise DesignRefused(
