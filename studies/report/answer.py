@@ -60,17 +60,13 @@ class AnswerFacts:
             assert each.design is not None
             known, arms = evidence.get(each.round), tuple(arm.name for arm in each.design.arms)
             names |= {each.design.environment, f"round {each.round}", *arms, *(c.id for c in each.design.hypotheses)}
-            own = {**dict(_claim_facts(each)), **dict(_run_facts(each, known))}
-            references = (
-                own
-                | {re.sub(rf"^(arm:.*)@{each.round}(?=\.)", r"\1", key): text for key, text in own.items()}
-                | references
-            )
+            for key, text in (*_claim_facts(each), *_run_facts(each, known)):
+                references[key] = text
+                references.setdefault(re.sub(rf"@{each.round}(?=\.)", "", key), text)  # of the first round that has it
             if known is not None:
-                keys = sorted(
-                    {key for run in known.runs.values() for key in (*run.curves, *([HIDDEN] * bool(run.hidden)))}
-                )
-                logged[each.round] = {"arms": arms, "metrics": tuple(keys)}
+                keys = {key for run in known.runs.values() for key in run.curves}
+                keys |= {HIDDEN for run in known.runs.values() if run.hidden}
+                logged[each.round] = {"arms": arms, "metrics": tuple(sorted(keys))}
         return cls(references, frozenset(names), logged)
 
     def quote(self, text: str) -> str:
@@ -83,10 +79,9 @@ class AnswerFacts:
         """Return what of a text stands there freely and may not: references to nothing, numbers, words of verdicts."""
         wrong = [at[0] for at in _REFERENCE.finditer(text) if at[1] not in self.references]
         wrong += [f"not {at[0]}" for at in re.finditer(r"\{\w+\.verdict\}", text) if NEGATED.search(text[: at.start()])]
-        chars = (
-            char if char.isnumeric() else unicodedata.normalize("NFKD", char) for char in _REFERENCE.sub(" … ", text)
-        )
-        plain = "".join(char for char in "".join(chars) if unicodedata.category(char) not in ("Mn", "Me", "Cf"))
+        bare = _REFERENCE.sub(" … ", text)
+        chars = "".join(char if char.isnumeric() else unicodedata.normalize("NFKD", char) for char in bare)
+        plain = "".join(char for char in chars if unicodedata.category(char) not in ("Mn", "Me", "Cf"))
         for name in sorted(self.names, key=len, reverse=True):
             plain = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\d)", " … ", plain, flags=re.IGNORECASE)
         for word in plain.split():
@@ -121,11 +116,8 @@ def _claim_facts(state: StudyState) -> Iterator[tuple[str, str]]:
     design = state.design
     assert design is not None
     for verdict in state.verdicts:
-        claim, unit, interval = (
-            design.hypothesis(verdict.hypothesis),
-            design.metric.unit,
-            deciding_interval(design, verdict),
-        )
+        claim, unit = design.hypothesis(verdict.hypothesis), design.metric.unit
+        interval = deciding_interval(design, verdict)
         facts = {
             "verdict": wording.label(claim, verdict).lower(), "runs": wording.describe_counts(verdict),
             "estimate": wording.in_unit(format_signed(verdict.estimate, unit=unit), design.metric),

@@ -314,7 +314,7 @@ def _design_section(state: StudyState, prefix: str) -> Block | None:
         _text(claims.describe_sizing(state)),
         design_tables.design_arms(design),
         design_tables.design_facts(design, state.design_hash),
-        section("What each hypothesis puts at stake", design_tables.stakes_table(design, state.rounds_before)),
+        section("What each hypothesis puts at stake", design_tables.stakes_table(design)),
         section("Looks at the data", design_tables.analyses_table(design)),
         section("The decision table", design_tables.rules_table(design)),
         section("Limits of the watchdog", design_tables.limits_table(design.watchdog)),

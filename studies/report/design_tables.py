@@ -6,7 +6,7 @@ shown; only a confirmation and a replication feed claims, and the tables say so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from statistics import fmean
@@ -22,7 +22,6 @@ from studies.records.statements import value_of
 from studies.records.verdict import CollapseRate
 from studies.report.claims import unit_of, verdict_cell
 from studies.report.elements import Cell, Fact, Row, Table, pairs, table
-from studies.report.prose import mark
 from studies.report.run_tables import arm_cell
 from studies.report.wording import (
     NONE,
@@ -200,20 +199,12 @@ def rules_table(design: Design) -> Table | None:
     return table(("Rule", "When", "Then"), [*rows, rest]) if rows else None
 
 
-def stakes_table(design: Design, before: Sequence[StudyState] = ()) -> Table | None:
-    """Return what each claim puts at stake; its planner's words are held to the rounds `before` it."""
+def stakes_table(design: Design) -> Table | None:
     rows, usual = [], design.promise.effect if design.promise is not None else None
-    for claim in (h for h in design.hypotheses if h.smallest_effect or h.falsifier or h.confounds):
-        falsifier, feared = (mark(words, before) for words in (claim.falsifier, "; ".join(claim.confounds)))
-        rows.append(
-            (
-                claim.id,
-                number(claim.smallest_effect or usual),
-                *(f'"{words}"' if words else "" for words in (falsifier, feared)),
-            )
-        )
-    columns = ("Hypothesis", "Smallest effect of interest", "Shown false by, as the planner said", "Feared confounds")
-    return table(columns, rows, (1,))
+    for claim in (h for h in design.hypotheses if h.smallest_effect or h.falsifier):
+        falsifier = one_line(claim.falsifier)
+        rows.append((claim.id, number(claim.smallest_effect or usual), f'"{falsifier}"' if falsifier else ""))
+    return table(("Hypothesis", "Smallest effect of interest", "Shown false by, as the planner said"), rows, (1,))
 
 
 def limits_table(watchdog: Watchdog | None) -> Table | None:

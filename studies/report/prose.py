@@ -104,7 +104,7 @@ def last_words(state: StudyState) -> str:
 
 
 def quote_held(said: PlannerMessage, rounds: Sequence[StudyState]) -> str:
-    """Return a planner's words as a quotation, with what in them is not so by these rounds."""
+    """Return a planner's words as a quotation, and behind it what in them is not so by these rounds."""
     return quote_message(_add_doubts(said, rounds))
 
 

@@ -16,10 +16,10 @@ from studies.log.study import ASK_RULE, StudyState
 from studies.records.design import MODEL, Design, Hypothesis
 from studies.records.runs import EVIDENCE_CODES
 from studies.records.statements import format_setting_value, metric_name
-from studies.records.verdict import planner_label
+from studies.records.verdict import PlannerMessage, planner_label
 from studies.report.elements import Point
 from studies.report.next_question import LESS, NextQuestion, ask_next, format_gain, in_practice
-from studies.report.prose import mark
+from studies.report.prose import quote_held
 from studies.report.wording import (
     capital,
     describe_comparison,
@@ -149,8 +149,8 @@ def ask_user(state: StudyState) -> Iterator[Point]:
     """Yield what the planner asked the user, which a note answers: its own words."""
     by = planner_label(str(state.planner["name"]), state.planner.get("model"))
     for note in (note for note in state.notebook if note.kind == "ask"):
-        said = f"{by} asks: “{mark(note.text, state.rounds)}”"
-        yield Point("A question to you", said, command=f"ajet study note {state.id} '...'")
+        said = PlannerMessage(by=f"{by} asks", text=note.text, unfounded=())
+        yield Point("A question to you", quote_held(said, state.rounds), command=f"ajet study note {state.id} '...'")
 
 
 def describe_setting(state: StudyState) -> Iterator[Point]:

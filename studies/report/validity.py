@@ -28,7 +28,7 @@ from studies.log.study import StudyState
 from studies.records.design import REWARD, SUCCESS, Design, Hypothesis, Metric
 from studies.records.runs import TRAINING_AREA, Conditions
 from studies.records.statements import metric_name
-from studies.records.verdict import Verdict, planner_label
+from studies.records.verdict import PlannerMessage, Verdict, planner_label
 from studies.report.claims import protocol_deviations, warn_generated_rewards
 from studies.report.design_tables import what_differs
 from studies.report.elements import (
@@ -44,7 +44,7 @@ from studies.report.elements import (
     threat,
 )
 from studies.report.evidence import BEFORE, Evidence
-from studies.report.prose import mark
+from studies.report.prose import quote_held
 from studies.report.run_tables import warn_custom_environments, warn_sandboxes
 from studies.report.wording import (
     NONE,
@@ -294,10 +294,10 @@ def _warn_design(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         told = [[line for line in claim.confounds if line.startswith(variables) is own] for own in (True, False)]
         if known := "; ".join(told[0]):
             yield threat(f"What comes with the variable of {claim.id}, and is not ruled out by the design: {known}.")
-        if feared := mark("; ".join(told[1]), state.rounds_before):
-            yield Remark(
-                "feared", f'By {by}, for {claim.id}, before the data; not ruled out by the design: "{feared}".'
-            )
+        if feared := "; ".join(told[1]):
+            who = f"By {by}, for {claim.id}, before the data, and not ruled out by the design"
+            said = PlannerMessage(by=who, text=feared, unfounded=())
+            yield Remark("feared", f"{quote_held(said, state.rounds_before)}.")
     counts = {arm.name: len(state.values(arm.name)) for arm in design.arms}
     if min(counts.values()) < SMALL_ARM:
         said = ", ".join(f"{n} with {arm}" for arm, n in counts.items())
