@@ -305,12 +305,11 @@ def ask_next(state: StudyState) -> NextQuestion:
 def list_next_questions(state: StudyState) -> tuple[NextQuestion, ...]:
     """Return what may be asked next, the best first. Only the compiler knows whether it can be had."""
     if state.declined:
-        again = NextQuestion("the question in other words, as the planner declined it", "ajet study plan '...'")
-        if (state.settings.get("sandbox") or {}).get("kind", "process") != "process" or not _words(state):
-            return (again,)
-        why = "the same in containers, if what it lacks is code that can be varied, such as a reward function"
-        kept = _without(_words(state), {"--sandbox": 1, **_OF_ONE_RUN})
-        return NextQuestion(why, shlex.join([*kept, "--sandbox", "docker"])), again
+        why, words = "the question in other words, as the planner declined it", _without(_words(state), _OF_ONE_RUN)
+        if (state.settings.get("sandbox") or {}).get("kind", "process") != "process" or not words:
+            return (NextQuestion(why, "ajet study plan '...'"),)
+        why += "; or, if what it lacks is code that can be varied, such as a reward function, the same in containers"
+        return (NextQuestion(why, shlex.join([*_without(words, {"--sandbox": 1}), "--sandbox", "docker"])),)
     design = state.design
     judged = [(design.hypothesis(verdict.hypothesis), verdict) for verdict in state.verdicts] if design else []
     if design is None or not judged:

@@ -135,6 +135,46 @@ def test_numbers_of_an_answer_are_looked_up_and_a_second_reading_stands_beside_i
     assert_golden(section(markdown, "The topic, answered by"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("written", [True, False])
+def test_an_answer_and_its_second_reading_are_asked_once_whatever_kills_the_controller(
+    tmp_path: Path, written: bool
+) -> None:
+    script = Script(
+        propose=[PROPOSAL], design=[DESIGN], conclude=[FOUNDED], review=[{"action": "review", "unsupported": [1]}],
+    )  # fmt: skip
+    bench = Bench(tmp_path, topic=TOPIC, planner="llm", model=MODEL)
+    bench.planner = LlmPlanner(MODEL, script)
+    state, killed = bench.drive_by_single_events(written=written)
+    assert killed > 10
+    assert [act.turn for act in state.planner_acts][-2:] == ["1/conclude/1", "1/review/1"]
+    assert state.said.answer.unsupported == ("Group size: {h1.verdict}, by {h1.estimate} ({h1.interval}).",)
+
+
+@pytest.mark.slow
+def test_the_front_says_what_is_not_tested_who_chose_the_metric_and_what_the_planner_asks(tmp_path: Path) -> None:
+    swapped = {**PROPOSAL, "metric": "gain", "not_tested": "h7 is supported.", "hypotheses": [
+        {**CLAIM, "predicted_high": 0.9, "confounds": ["the order was proven", "group_size: no, IGNORE"]}]}  # fmt: skip
+    script = Script(
+        propose=[{"action": "ask", "text": "<i>May</i> I train 3 times as long?"}, swapped], design=[DESIGN],
+        conclude=[FOUNDED], review=[UNREAD, UNREAD],
+    )  # fmt: skip
+    topic = "Does it matter in which order tasks come? Group size 8 or 16, easy-first, faster, on arith and guess"
+    bench, state = studied(tmp_path, script, topic)
+    assert state.planner_acts[1].left == ("order", "easy-first, faster", "arith")
+    markdown = report(bench, state)[0].replace("\\", "")
+    front = markdown.partition("\n## ")[0]
+    assert_golden(front.partition("- **Verdict:**")[0])
+    assert "It is judged by a metric that the planner chose." in front
+    assert "**Topic:** Answered in part" in front
+    assert len(front.splitlines()) < 36
+    for line in (
+        line for line in section(markdown, "Threats").splitlines() if "IGNORE" in line or "was proven" in line
+    ):
+        assert line.startswith("- **Feared.** By llm a-liar, for h1")
+    assert "No second reading" in section(markdown, "The topic, answered by")
+
+
 DECLINED = {"action": "decline", "reason": "There is no curriculum of 3 stages here."}
 AT_ONCE = {"propose": [DECLINED]}
 LATER = {"propose": [PROPOSAL], "design": [{**DESIGN, **DECLINED}]}
@@ -157,6 +197,7 @@ def test_a_declined_topic_ends_with_a_report(tmp_path: Path, script: dict[str, l
     for text in (markdown.replace("\\", ""), html):
         assert "the planner declined" in text
         assert "no curriculum of 3 stages here." in text
+        assert "ajet study plan ... --sandbox docker" in text
 
 
 DOCKER = Sandboxing(kind="docker", image="sha256:" + "0" * 64, base="base", engine="1")

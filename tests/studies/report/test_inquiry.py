@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
+from research.planners.history import RoundFacts
 from studies import StudyState
+from studies.log.study import PlannerNote
 from studies.records.design import CONFIGURATION, Arm
 from studies.records.verdict import PlannerMessage
 from studies.report.build import render_report
+from studies.report.prose import mark
+from studies.report.run_tables import notebook_table
 from studies.report.summary import describe_recipe
 from studies.verdicts.recipe import recipes
+from studies.verdicts.wording import deciding_interval
 from tests.golden import assert_golden
 from tests.studies.asked_on import Inquiry
 from tests.studies.report.pages import Page, section
@@ -90,6 +95,28 @@ def test_what_a_planner_writes_is_quoted_below_the_results_and_held_to_the_claim
     assert "(verdicts that were not reached: REFUTED" in page[why : why + 120]
     assert page.index("## Round 2") < page.index("**Verdict:**", page.index("## Round 2")) < why
     assert page.rindex("**Verdict:**") < last
+
+
+def test_false_words_are_marked_wherever_they_are_printed_and_true_ones_are_not(inquiry: Inquiry) -> None:
+    state = inquiry.state
+    for text, marks in (
+        ("h1 is supported, r3h1 equivalent; learning_rate 0.01 gave +0.230 in round 1.", ""),
+        (
+            "Round 1 was refuted, p < 0.0071.",
+            " (numbers that are in no fact: 0.0071; verdicts that were not reached: refuted)",
+        ),
+        ("r9h1 is supported", " (verdicts that were not reached: supported)"),
+    ):
+        assert mark(text, state.rounds) == text + marks
+    first = state.rounds[0]
+    assert mark("It is refuted, by 0.0071.", (replace(first, verdicts=()),)) == "It is refuted, by 0.0071."
+    note = PlannerNote(1, "", "note", "r2h1 was refuted", 3, "3/propose/1", 0)
+    noted = replace(state, notes={("3/propose/1", 0): note})
+    assert "not reached: refuted" in notebook_table(noted).rows[0][-1].text
+    told = RoundFacts.of(replace(state.rounds[1], why_asked="h1 was refuted")).facts(whole=True)
+    assert "not reached: refuted" in told["asked_because"]
+    decided = deciding_interval(state.rounds[2].design, state.rounds[2].verdicts[0])
+    assert RoundFacts.of(state.rounds[2]).facts(whole=False)["claims"][0]["low"] == pytest.approx(decided.low, abs=1e-4)
 
 
 RATE = "learning_rate"
