@@ -216,8 +216,10 @@ class Scripted:
 
     def _answer(self, shown: str) -> dict[str, Any]:
         """Return the action that is due, by what the digest in the prompt holds."""
+        if '"sentences"' in shown or '\\"sentences\\"' in shown:
+            return {"action": "review", "unsupported": []}
         if '"verdicts"' in shown or '\\"verdicts\\"' in shown:
-            return {"action": "conclude", "reason": LIE if self._mood == "forbidden" else "All is judged."}
+            return {"action": "write", "answer": LIE if self._mood == "forbidden" else "All is judged: {h1.verdict}."}
         if "job_defaults" in shown:
             more = ", ".join(value_text(value) for value in self._ask.values[2:])
             return {"action": "design", "environment": ENVIRONMENT, "not_tested": more and f"Further values: {more}."}

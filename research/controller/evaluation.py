@@ -408,9 +408,12 @@ def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -
     if wrong is not None and turn.refused is None:
         raise PlannerFailed(f"the planner {planner.name} gave an action that is refused: {wrong.message}")
     action, own = turn.action, planner.name != RulesPlanner.name
-    if turn.refused is None and isinstance(action, actions.Replicate):
-        if None in {getattr(action, name) for name in _PREDICTED}:
-            return replace(turn, note=f"{turn.note} What is not predicted of {action.claim} is as before.".strip())
+    if (
+        turn.refused is None
+        and isinstance(action, actions.Replicate)
+        and None in {getattr(action, name) for name in _PREDICTED}
+    ):
+        return replace(turn, note=f"{turn.note} What is not predicted of {action.claim} is as before.".strip())
     if turn.refused is not None or not own or not isinstance(action, actions.Propose | actions.ProposeDesign):
         return turn
     choices = tuple(_describe_choices(context, action))

@@ -296,8 +296,8 @@ def _warn_design(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             yield threat(f"What comes with the variable of {claim.id}, and is not ruled out by the design: {known}.")
         if feared := "; ".join(told[1]):
             who = f"By {by}, for {claim.id}, before the data, and not ruled out by the design"
-            said = PlannerMessage(by=who, text=feared, unfounded=())
-            yield Remark("feared", f"{quote_held(said, state.rounds_before)}.")
+            words = PlannerMessage(by=who, text=feared, unfounded=())
+            yield Remark("feared", f"{quote_held(words, state.rounds_before)}.")
     counts = {arm.name: len(state.values(arm.name)) for arm in design.arms}
     if min(counts.values()) < SMALL_ARM:
         said = ", ".join(f"{n} with {arm}" for arm, n in counts.items())
