@@ -118,7 +118,7 @@ class PlanningInputs(Briefing):
         for name, (control, *_) in claim.varied.items():
             confirmed = [] if self.campaign is None else self.campaign.list_confirmed(name)
             said = control in numbers if isinstance(control, int | float) else str(control).lower() in named
-            if control not in [*usual[name], *confirmed] and not said:
+            if name in usual and control not in [*usual[name], *confirmed] and not said:
                 return True
         return False
 
@@ -408,11 +408,8 @@ def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -
     if wrong is not None and turn.refused is None:
         raise PlannerFailed(f"the planner {planner.name} gave an action that is refused: {wrong.message}")
     action, own = turn.action, planner.name != RulesPlanner.name
-    if (
-        turn.refused is None
-        and isinstance(action, actions.Replicate)
-        and None in {getattr(action, name) for name in _PREDICTED}
-    ):
+    unsaid = [name for name in _PREDICTED if getattr(action, name, None) is None]
+    if isinstance(action, actions.Replicate) and turn.refused is None and unsaid:
         return replace(turn, note=f"{turn.note} What is not predicted of {action.claim} is as before.".strip())
     if turn.refused is not None or not own or not isinstance(action, actions.Propose | actions.ProposeDesign):
         return turn

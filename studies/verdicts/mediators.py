@@ -24,12 +24,8 @@ SHARE: Final = 0.1
 """Of its range, the smallest move of a mediator that matters where none is named."""
 
 
-def judge_mediators(case: JudgeInput, level: float | None) -> tuple[Mediation, ...]:
-    """Return what became of a claim's mediators, each tested at `level`; None: its difference was not shown."""
-    return tuple(_judge_in_order(case, level))
-
-
-def _judge_in_order(case: JudgeInput, level: float | None) -> Iterator[Mediation]:
+def judge_mediators(case: JudgeInput, level: float | None) -> Iterator[Mediation]:
+    """Yield what became of each mediator of a claim, tested at `level`; None: its difference was not shown."""
     stopped = "" if level is not None else "the claim's own difference was not shown"
     for mediator in case.claim.mediators:
         if level is None or stopped:
@@ -59,10 +55,7 @@ def _judge(case: JudgeInput, mediator: Mediator, level: float) -> Mediation:
     margin = mediator.smallest_effect or SHARE * abs(metric.best - metric.worst)
     same, moved = two_one_sided(result, margin, case.alpha_alike), "increase" if low > 0 else "decrease"
     found: Moved = "open" if low <= 0 <= high else "moved" if moved == mediator.direction else "opposite"
-    changes = {
-        "result": "alike" if is_equivalent(same) else found,
-        "estimate": result.estimate,
-        "low": low,
-        "high": high,
-    }
-    return told.model_copy(update=changes | {"level": 1 - level, "p": result.p, "equivalence": same})
+    return told.model_copy(update={
+        "result": "alike" if is_equivalent(same) else found, "estimate": result.estimate, "low": low, "high": high,
+        "level": 1 - level, "p": result.p, "equivalence": same,
+    })  # fmt: skip

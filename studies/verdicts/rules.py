@@ -74,7 +74,7 @@ def judge(case: JudgeInput) -> Verdict:
     finding = _find(case)
     shown = finding.verdict in ("supported", "refuted")
     mediators = judge_mediators(case, _gate_level(case) if shown and case.claim.mediators else None)
-    return _verdict(case, finding, mediators=mediators)
+    return _verdict(case, finding, mediators=tuple(mediators))
 
 
 def _gate_level(case: JudgeInput) -> float:
