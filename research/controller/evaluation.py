@@ -224,7 +224,7 @@ class ActionCheck:
     def _evaluate(self, action: actions.Action) -> CompiledDesign | None:
         inputs, context = self._inputs.with_metric_of(action), self._context
         if isinstance(action, actions.SideAction):
-            if context.notebook is None or context.stage == "conclude":
+            if context.notebook is None or context.stage in ("conclude", "review"):
                 raise DesignRefused(
                     f"expected the action {context.stage!r} now; found {action.action!r}; nothing is written down"
                 )

@@ -130,6 +130,11 @@ def _claim_facts(state: StudyState) -> Iterator[tuple[str, str]]:
             facts |= {"interval": span(interval.low, interval.high, unit=unit), "level": percent(interval.level)}
         if design.equivalence_margin is not None:
             facts["margin"] = wording.format_size(design.equivalence_margin, design.metric)
+        for each in verdict.mediators:
+            facts |= {
+                f"by({each.metric}).result": each.result,
+                f"by({each.metric}).estimate": format_signed(each.estimate),
+            }
         yield from ((f"{claim.id}.{name}", text) for name, text in facts.items())
 
 

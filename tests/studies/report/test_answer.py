@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.records.verdict import AnswerFigure, Verdict
+from studies.records.verdict import AnswerFigure, Mediation, Verdict
 from studies.report.answer import AnswerFacts, list_sentences
 from studies.report.prose import find_contradictions, find_unfounded
 from tests.research.factories import make_verdict
+from tests.studies.synthetic import Synthetic
 
 KNOWN = AnswerFacts(
     {"h1.estimate": "+0.12", "h1.verdict": "supported, higher"},
@@ -62,6 +64,16 @@ def test_figures_are_of_arms_and_metrics_that_were_logged() -> None:
         {"metric": "actor/entropy", "round": 2},
     ):
         assert len(KNOWN.check({}, [AnswerFigure(**wrong)])) == 1
+
+
+def test_what_was_said_of_a_mediator_may_be_referred_to(study: Synthetic) -> None:
+    state = study.whole()
+    moved = Mediation(metric="logged:actor/entropy:last", expected="increase", result="moved", estimate=0.25)
+    state = replace(state, verdicts=(state.verdicts[0].model_copy(update={"mediators": (moved,)}),))
+    facts = AnswerFacts.of(state, {})
+    text = "By {h1.by(logged:actor/entropy:last).estimate}: {arm:group_size=16.mean} is {arm:group_size=16@1.mean}."
+    assert facts.quote(text).startswith("By +0.250: 0.")
+    assert facts.find_faults(text) == ()
 
 
 def test_sentences_end_at_no_point_within_a_reference() -> None:
