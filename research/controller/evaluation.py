@@ -518,7 +518,7 @@ _MOST_CONSTANTS: Final = 8
 _PREDICTED: Final = {"predicted_low", "predicted_high", "probability"}
 _SAME: Final = (
     "mechanism", "variable", "control", "treatment", "direction", "smallest_effect", "falsifier", "kill_if",
-    "confounds", "matched", "sought", "ladder", "moderator", "mediators",
+    "confounds", "matched", "sought", "ladder", "contrast", "moderator", "mediators",
 )  # fmt: skip
 """Fields that a hypothesis has as it was proposed."""
 

@@ -35,6 +35,7 @@ from studies.records.alpha import MOST_ROUNDS
 from studies.records.design import MODEL, Arm, Hypothesis, Kind, Metric
 from studies.records.procedure import Knob, Prediction, Rung, Screen
 from studies.records.statements import metric_name
+from studies.statistics.sizing import widest
 from swarm.environments.custom import CustomEnvironment
 from swarm.environments.registry import environments
 from swarm.job import Job, TinyModel
@@ -214,6 +215,8 @@ class DesignDraft:
     """Of an interaction or a trend, what the mean of each arm counts in its effect; empty for differences."""
     kind: Kind = "difference"
     mediators: int = 0
+    contrasts: int = 0
+    """Claims on weighted sums of the same arms; 0 for differences."""
 
     @property
     def job(self) -> Job:
@@ -235,7 +238,7 @@ class DesignDraft:
 
     @property
     def claims(self) -> int:
-        return 1 if self.weights else self.arms - 1
+        return self.contrasts or self.arms - 1
 
     @property
     def compared(self) -> int:
@@ -302,7 +305,7 @@ def draft_design(
     for job in (comparison.base, *replication[:1]):
         _require_environment(job)
     claim = hypotheses[0]
-    families, mediators = len({claim.variable for claim in hypotheses}), sum(len(c.mediators) for c in hypotheses)
+    families, mediators = len({claim.family for claim in hypotheses}), sum(len(c.mediators) for c in hypotheses)
     draft = DesignDraft(comparison, 0.0, families, replication=replication, mediators=mediators)
     metric = draft.metric(judge, requirements.hidden_episodes)
     if claim.kind != "difference":
@@ -312,7 +315,8 @@ def draft_design(
                 f"{'an interaction' if claim.moderator else 'a trend'}, which is a sum of means; compare two arms, or "
                 "ask for another metric"
             )
-        draft = replace(draft, weights=claim.weights, kind=claim.kind)
+        hardest = widest([entry.weights for entry in hypotheses])
+        draft = replace(draft, weights=hardest, kind=claim.kind, contrasts=len(hypotheses))
     return replace(draft, effect=requirements.min_effect_of(hypotheses, metric))
 
 

@@ -31,6 +31,7 @@ from research.proposals.actions import (
     Propose,
     ProposeDesign,
     ProposedHypothesis,
+    as_json,
 )
 from research.proposals.arms import (
     NO_MODELS,
@@ -93,7 +94,7 @@ def accept_hypotheses(
                 low=entry.predicted_low, high=entry.predicted_high, level=PREDICTION_LEVEL,
                 probability=entry.probability,
             ),
-            ladder=tuple(variable_value(entry.variable, value, models) for value in entry.ladder),
+            ladder=tuple(variable_value(entry.variable, as_json(value), models) for value in entry.ladder),
             **shared,
         )  # fmt: skip
         accepted.append(add_potential_confounders(claim.model_copy(update={"statement": statement_of(claim, metric)})))
@@ -220,7 +221,11 @@ class CompiledDesign:
             noise=noise,
             looks=() if analysis is None else analysis.analyses(count),
             equivalence_margin=draft.effect,
-            multiplicity="none" if draft.claims == 1 else "dunnett_bh" if place is None else "dunnett_bonferroni",
+            multiplicity="none"
+            if draft.claims == 1
+            else "dunnett_bh"
+            if place is None and not draft.weights
+            else "dunnett_bonferroni",
             screen=draft.screen.model_copy(update={"seed": seeds[-1]}) if draft.screen else None,
             replication=Replication(environment=other.environment, seeds=seeds[count : 2 * count]) if other else None,
             watchdog=watchdog_of(step_s),

@@ -12,6 +12,7 @@ level, and sees none of the hidden tasks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self, get_args
@@ -56,8 +57,8 @@ Word = Annotated[str, StringConstraints(strict=True, max_length=64)]
 Phrase = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=200)]
 Scalar = StrictBool | StrictInt | Number | Word
 """A value of a job field that can be varied; a text is one of a choice of words."""
-MOST_RUNGS = 4
-"""Most values of a trend."""
+MOST_RUNGS = 8
+"""Most values of a trend, or settings of a contrast."""
 MOST_TOGETHER = 4
 """Most fields in which the arms of one hypothesis differ together."""
 
@@ -182,10 +183,14 @@ class ProposedHypothesis(_ActionModel):
     """Whether the effect of one field depends on another: of a `configuration` of two fields, the one on which the
     other's effect depends. Four arms are trained, and `increase` means that the effect is larger with the moderator's
     treatment value than with its control value. Empty for any other claim."""
-    ladder: tuple[Scalar, ...] = Field(default=(), max_length=MOST_RUNGS)
-    """How the metric moves over several values of one field: three or four from the lowest, which is `control`, to the
+    ladder: tuple[Setting, ...] = Field(default=(), max_length=MOST_RUNGS)
+    """How the metric moves over several values of one field: three to eight from the lowest, which is `control`, to the
     highest, which is `treatment`. The one claim is on the rise of a straight line over them. Empty for any other
     claim."""
+    contrast: tuple[Number, ...] = Field(default=(), max_length=MOST_RUNGS)
+    """Weights in sum 0 of the means of all settings of `ladder`, in any order and of a `configuration` too: those of a
+    main effect or an interaction over the 4 or 8 settings of a factorial, or of a shape over doses. The claim is on the
+    weighted sum. Up to three hypotheses may weigh the same ladder. Empty for a straight line."""
     mediators: tuple[ProposedMediator, ...] = Field(default=(), max_length=MOST_MEDIATORS)
     """What would have to move with the metric if your mechanism holds, the surest first: none is tested behind one that
     did not move. Usually empty."""
@@ -193,12 +198,16 @@ class ProposedHypothesis(_ActionModel):
     @property
     def sides(self) -> tuple[JsonValue, JsonValue]:
         """Control and treatment as JSON: of a `configuration` the values by their fields."""
-        return _as_json(self.control), _as_json(self.treatment)
+        return as_json(self.control), as_json(self.treatment)
 
-    @field_validator("control", "treatment", mode="before")
+    @field_validator("control", "treatment", "ladder", mode="before")
     @classmethod
     def _as_list(cls, value: Any) -> Any:
         """Take an object of fields as well as a list, which strict endpoints need."""
+        if isinstance(value, list | tuple) and any(
+            isinstance(entry, Mapping) and "field" not in entry for entry in value
+        ):
+            return tuple(map(cls._as_list, value))
         if not isinstance(value, Mapping):
             return value
         return tuple({"field": name, "value": entry} for name, entry in value.items())
@@ -217,10 +226,16 @@ class ProposedHypothesis(_ActionModel):
             raise ValueError(f"moderator: expected one of the two fields of a {CONFIGURATION}; found "
                              f"{self.moderator!r} and {', '.join(names) or 'no fields'}")  # fmt: skip
         if rungs and (len(rungs) < LEAST_RUNGS or (rungs[0], rungs[-1]) != (self.control, self.treatment)):
-            raise ValueError(f"ladder: expected {LEAST_RUNGS} values or {MOST_RUNGS} from control to treatment; found "
+            raise ValueError(f"ladder: expected {LEAST_RUNGS} to {MOST_RUNGS} values from control to treatment; found "
                              f"{', '.join(map(str, rungs))}")  # fmt: skip
         numbers = [value for value in rungs if isinstance(value, int | float) and not isinstance(value, bool)]
-        if len(numbers) < len(rungs) or any(second <= first for first, second in pairwise(numbers)):
+        if self.contrast:
+            unlike = {tuple(_field_names(rung)) for rung in rungs} != {tuple(names)} or len(set(rungs)) < len(rungs)
+            sums = abs(math.fsum(self.contrast)) < 1e-9 and any(self.contrast)
+            if unlike or not sums or len(self.contrast) != len(rungs):
+                raise ValueError(f"contrast: expected a weight, in sum 0, for each of {LEAST_RUNGS} different settings "
+                                 f"or more of the same fields; found {list(self.contrast)}")  # fmt: skip
+        elif len(numbers) < len(rungs) or any(second <= first for first, second in pairwise(numbers)):
             raise ValueError(f"ladder: expected numbers from the lowest to the highest for a trend; found "
                              f"{', '.join(map(str, rungs))}; name them in order")  # fmt: skip
         if (self.moderator or rungs) and self.matched == "episodes":
@@ -234,7 +249,7 @@ class Propose(_ActionModel):
     action: Literal["propose"] = "propose"
     hypotheses: tuple[ProposedHypothesis, ...] = Field(default=(), max_length=MOST_HYPOTHESES)
     """One to three hypotheses; none if `search` is true."""
-    metric: str = Field(default="", max_length=64)
+    metric: str = Field(default="", max_length=160)
     """What runs are judged by, as `metrics` among the facts names it, such as 'episodes:0.7'; empty for `metric`."""
     search: StrictBool = False
     """Whether the topic asks which values are best, so that a screen must find the arms that are then confirmed."""
@@ -253,10 +268,11 @@ class Propose(_ActionModel):
         if self.search == bool(self.hypotheses):
             found = "both" if self.search else "neither"
             raise ValueError(f"expected one to three hypotheses, or `search` true and none; found {found}")
-        if len(self.hypotheses) > 1 and any(entry.moderator or entry.ladder for entry in self.hypotheses):
-            raise ValueError(
-                "an interaction or a trend takes arms of its own: expected it alone; found others beside it"
-            )
+        arms = {(entry.variable, entry.ladder) if entry.contrast else None for entry in self.hypotheses}
+        alike = None not in arms and len(arms) == 1
+        if len(self.hypotheses) > 1 and any(entry.moderator or entry.ladder for entry in self.hypotheses) and not alike:
+            raise ValueError("an interaction or a trend takes arms of its own: expected it alone, or contrasts of one "
+                             "ladder; found others beside it")  # fmt: skip
         return self
 
 
@@ -501,7 +517,7 @@ Action = Annotated[
 ]
 
 
-def _as_json(value: Setting) -> JsonValue:
+def as_json(value: Setting) -> JsonValue:
     return {entry.field: entry.value for entry in value} if isinstance(value, tuple) else value
 
 

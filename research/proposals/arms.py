@@ -253,7 +253,8 @@ def compare(
         raise DesignRefused(f"{name} is varied by a hypothesis, so it cannot be held constant; leave it out")
     if "steps" in varied and any(claim.matched == "episodes" for claim in hypotheses):
         raise DesignRefused("steps follows the size of the batch where episodes are equal, so it cannot be varied, too")
-    arms = _make_arms(hypotheses, controls)
+    owning = hypotheses if hypotheses[0].kind == "difference" else hypotheses[:1]  # contrasts are of the same arms
+    arms = _make_arms(owning, controls)
     control = arms[0].job_overrides
     kept = {} if controls.keys().isdisjoint(SLOTS) else _KEPT
     require_agreement(base, {name: [value] for name, value in kept.items()})
@@ -265,7 +266,7 @@ def compare(
         rank = fields.get("lora_rank", under.lora_rank)
         fields = {"learning_rate": default_learning_rate(under.model, int(rank)), **fields}
     resolved = _make_job({**under.model_dump(), **fields})
-    owners = [claim for claim in hypotheses for _ in claim.settings[1:]]
+    owners = [claim for claim in owning for _ in claim.settings[1:]]
     arms = (arms[0], *(_match_episodes(arm, claim, resolved) for arm, claim in zip(arms[1:], owners, strict=True)))
     jobs = tuple(_make_job({**resolved.model_dump(), **arm.job_overrides}) for arm in arms)
     crossed, known = hypotheses[0].kind != "difference", list(zip(arms, jobs, strict=True))
@@ -302,7 +303,7 @@ def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, JsonValue]:
                 f"{claim.variable}: hypotheses about one field must share their control value; "
                 f"found {controls[claim.variable]!r} and {control!r}"
             )
-        if (claim.variable, canonical(treatment)) in treated:
+        if claim.kind == "difference" and (claim.variable, canonical(treatment)) in treated:
             raise DesignRefused(f"{setting(claim.variable, treatment)} is the treatment of two hypotheses; keep one")
         treated.add((claim.variable, canonical(treatment)))
     if CONFIGURATION in controls:
@@ -313,7 +314,7 @@ def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, JsonValue]:
             )
         for claim in hypotheses:
             for field, values in claim.varied.items():
-                if canonical(values[0]) == canonical(values[1]):
+                if len({canonical(value) for value in values}) < 2:
                     raise DesignRefused(
                         f"{field}: expected different values of each of the fields that go together; found "
                         f"{value_text(values[0])} in both arms; hold it constant instead"

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from studies.records.base import EvolvingRecord, JsonValue, Record, digest
+from studies.records.base import EvolvingRecord, JsonValue, Record, canonical, digest
 from studies.records.procedure import (
     CollapseRule,
     EnvironmentRecord,
@@ -92,7 +92,7 @@ class Hypothesis(EvolvingRecord):
 
     added_fields: ClassVar = frozenset({
         "said", "smallest_effect", "falsifier", "kill_if", "confounds", "matched", "sought", "moderator", "ladder",
-        "mediators", "unused_control",
+        "mediators", "unused_control", "contrast",
     })  # fmt: skip
 
     id: str
@@ -129,6 +129,8 @@ class Hypothesis(EvolvingRecord):
     the difference of two differences, over four arms. Empty for any other claim."""
     ladder: tuple[JsonValue, ...] = ()
     """Of a trend, all values of the variable from the lowest to the highest, an arm each; empty for any other claim."""
+    contrast: tuple[float, ...] = ()
+    """What the mean of each setting of `ladder` counts in the effect, in sum 0; empty for a straight line over them."""
     mediators: tuple[Mediator, ...] = Field(default=(), max_length=MOST_MEDIATORS)
     """By what the treatment is said to act, in the order in which it is tested."""
     unused_control: bool = False
@@ -139,7 +141,10 @@ class Hypothesis(EvolvingRecord):
         if self.moderator and (self.variable != CONFIGURATION or set(self.varied) - {self.moderator} == set()
                                or len(self.varied) != 2 or self.moderator not in self.varied):  # fmt: skip
             raise ValueError(f"an interaction is of two fields, of which {self.moderator!r} is one")
-        if self.ladder and (len(self.ladder) < LEAST_RUNGS or self.moderator or self.variable == CONFIGURATION
+        if self.contrast and (len(self.contrast) != len(self.ladder) or abs(math.fsum(self.contrast)) > 1e-9):
+            raise ValueError(f"a contrast has a weight for each setting, in sum 0; found {list(self.contrast)}")
+        if self.ladder and (len(self.ladder) < LEAST_RUNGS or self.moderator
+                            or (self.variable == CONFIGURATION and not self.contrast)
                             or (self.ladder[0], self.ladder[-1]) != (self.control, self.treatment)):  # fmt: skip
             raise ValueError(f"a trend is of one field over {LEAST_RUNGS} values or more, from control to treatment")
         return self
@@ -172,13 +177,20 @@ class Hypothesis(EvolvingRecord):
         """What the mean of each of `settings` counts in the effect; of a trend see `trend_weights`."""
         if self.moderator:
             return (1.0, -1.0, -1.0, 1.0)
-        return trend_weights(self.ladder) if self.ladder else (-1.0, 1.0)
+        return self.contrast or (trend_weights(self.ladder) if self.ladder else (-1.0, 1.0))
+
+    @property
+    def family(self) -> str:
+        """The claims that it shares a level with: those on its variable; a contrast has a part of its own."""
+        return self.variable if self.kind == "difference" else self.id
 
     @property
     def varied(self) -> dict[str, tuple[JsonValue, ...]]:
         """The values that are compared of each field or slot it is about, the control's first."""
         if self.variable == CONFIGURATION:
-            return {name: (self.control[name], self.treatment[name]) for name in sorted(self.treatment)}
+            settings = self.ladder or (self.control, self.treatment)
+            values = {name: [one[name] for one in settings] for name in sorted(self.treatment)}
+            return {name: tuple(dict.fromkeys(own) if self.ladder else own) for name, own in values.items()}
         return {self.variable: self.ladder or (self.control, self.treatment)}
 
     @property
@@ -398,8 +410,9 @@ class Design(EvolvingRecord):
                 raise ValueError("a round's tests have its level, and no more; found others")
         if any(claim.kind != "difference" for claim in self.hypotheses) != (self.test == "contrast"):
             raise ValueError("an interaction or a trend is tested as a contrast, and nothing else is")
-        if self.test == "contrast" and len(self.hypotheses) > 1:
-            raise ValueError("a contrast is the one claim of its design")
+        arms = {canonical([claim.variable, claim.settings]) for claim in self.hypotheses}
+        if self.test == "contrast" and len(arms) > 1:
+            raise ValueError("the contrasts of a design are of the same arms")
         if (named := {name for arm in self.arms for name in arm.slots.values()}) != self.code.keys():
             raise ValueError(f"code must hold what slots of arms name, {sorted(named)}; found {sorted(self.code)}")
         return self

@@ -70,7 +70,8 @@ def statement_of(claim: Hypothesis, metric: Metric | None = None) -> str:
         effect = f"{effect_of(claim)} on the {outcome_name(claim.variable, metric)}"
         return f"The {effect} is {_SIZES[claim.direction]} {_describe_moderator(claim)}."
     if claim.kind == "trend":
-        return f"The {outcome_name(claim.variable, metric)} {_MOVES[claim.direction]} over {_rungs(claim)}."
+        by = f", {along(claim)}" if claim.contrast else ""
+        return f"The {outcome_name(claim.variable, metric)} {_MOVES[claim.direction]} over {_rungs(claim)}{by}."
     said = statement(claim.variable, claim.control, claim.treatment, claim.direction, metric)
     return said + _describe_joint_fields(claim)
 
@@ -100,7 +101,16 @@ def _describe_moderator(claim: Hypothesis) -> str:
 
 
 def _rungs(claim: Hypothesis) -> str:
+    if claim.variable == CONFIGURATION:
+        return f"({'), ('.join(setting(CONFIGURATION, value) for value in claim.ladder)})"
     return f"{claim.variable} = {', '.join(format_setting_value(claim.variable, value) for value in claim.ladder)}"
+
+
+def along(claim: Hypothesis) -> str:
+    """Return by what a trend's values are weighed: a straight line, or the weights of a contrast."""
+    return (
+        f"by the weights {', '.join(f'{w:.3g}' for w in claim.contrast)}" if claim.contrast else "along a straight line"
+    )
 
 
 def outcome_name(variable: str, metric: Metric | None = None) -> str:
@@ -150,9 +160,9 @@ def _describe_test(claim: Hypothesis, where: str, least: float | None, metric: M
                 return f"{effect} is the same {both.replace(' than ', ' as ')}{where}, to less than {margin}."
             return f"{effect} is {_SIZES[claim.direction]} {both}{where}{sized}."
         if alike:
-            over = f"over {_rungs(claim)}, along a straight line{where}"
+            over = f"over {_rungs(claim)}, {along(claim)}{where}"
             return f"Whether the {judged} changes {over}, by less than {margin}."
-        over = f"over {_rungs(claim)}, along a straight line{where}{sized}"
+        over = f"over {_rungs(claim)}, {along(claim)}{where}{sized}"
         return f"Whether the {judged} {_MOVES[claim.direction]} {over}."
     treatment, control = (setting(claim.variable, value) for value in (claim.treatment, claim.control))
     at = " after as many training episodes" if claim.matched == "episodes" else ""

@@ -18,7 +18,7 @@ from studies.records.base import JsonValue
 from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, SLOTS, SUCCESS, Design, Hypothesis, Metric
 from studies.records.procedure import InterimAnalysis
 from studies.records.runs import VETOED
-from studies.records.statements import effect_of, metric_name, value_of
+from studies.records.statements import along, effect_of, metric_name, value_of
 from studies.records.verdict import Verdict
 from studies.report.wording import (
     capital,
@@ -156,7 +156,7 @@ def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
         first, last = (value_of(value) for value in (claim.control, claim.treatment))
         return (
             f"{where}, read it as a direction: from {claim.variable} = {first} to {last}, {size} was measured "
-            f"along a straight line{caution}; {less}; which value between is best was not tested."
+            f"{along(claim)}{caution}; {less}; which value between is best was not tested."
         )
     if claim.kind == "interaction":
         before, after = (value_of(value) for value in claim.varied[claim.moderator])

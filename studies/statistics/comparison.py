@@ -34,7 +34,7 @@ _TOO_WIDE: Final = 0.15
 """Upper share of F beyond which an arm's own variance is used and not the pool's."""
 _POINTS: Final = 1024
 """Points over the sample variances at which power is averaged: a third of a percent of it."""
-_PRIMES: Final = (2, 3, 5, 7, 11, 13)
+_PRIMES: Final = (2, 3, 5, 7, 11, 13, 17, 19)
 """Bases of Halton's sequence, one for each arm."""
 BANK_CAP: Final = 20
 """Most degrees of freedom that the noise bank counts for."""

@@ -79,8 +79,8 @@ def power_design(design: Design, claim: Hypothesis) -> PowerDesign:
         test,
         design.looks or (InterimAnalysis(seeds=len(design.seeds), alpha=design.alpha),),
         arms=len(design.arms),
-        compared=sum(other.variable == claim.variable for other in design.hypotheses),
-        families=len({other.variable for other in design.hypotheses}) if design.multiplicity != "none" else 1,
+        compared=sum(other.family == claim.family for other in design.hypotheses),
+        families=len({other.family for other in design.hypotheses}) if design.multiplicity != "none" else 1,
         correlation=(correlation or 0.0) if test == "paired" else 0.0,
         weights=claim.weights if test == "contrast" else (),
     )

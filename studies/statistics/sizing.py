@@ -54,6 +54,11 @@ def plan_analyses(
     return tuple(look.model_copy(update={"equivalence": own}) for look, own in zip(analyses, levels, strict=True))
 
 
+def widest(contrasts: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """Return the weights of the contrast that is hardest to see: the one of the largest variance."""
+    return max(contrasts, key=lambda weights: math.fsum(weight * weight for weight in weights))
+
+
 def blinded_variance(
     arms: Sequence[Sequence[float]], effect: float, weights: Sequence[float] = ()
 ) -> tuple[float, int]:
@@ -95,7 +100,7 @@ def size_design(design: Design, arms: Sequence[Sequence[float]], affordable: int
         raise ValueError("expected a design with a pilot and a promise")
     runs = sum(map(len, arms)) + collapsed
     alike_sought = any(claim.sought == "equivalence" for claim in design.hypotheses)
-    weights = design.hypotheses[0].weights if design.test == "contrast" else ()
+    weights = widest([claim.weights for claim in design.hypotheses]) if design.test == "contrast" else ()
     spread, df = blinded_variance(arms, 0.0 if alike_sought else promise.effect, weights)
     sd = math.sqrt(spread) if df and spread > _NOTHING else None
     lost, alike = collapsed / max(1, runs), design.looks[-1].equivalence if design.looks else None

@@ -178,7 +178,7 @@ def _level(case: JudgeInput) -> tuple[float, list[int]]:
         return case.alpha / _claims(case), _family_sizes(case)
     smallest: dict[str, float] = {}  # corrected p of the claims on each variable
     for claim in case.design.hypotheses:
-        smallest[claim.variable] = min(_p_in_family(case.of(claim)), smallest.get(claim.variable, 1.0))
+        smallest[claim.family] = min(_p_in_family(case.of(claim)), smallest.get(claim.family, 1.0))
     return effective_level(list(smallest.values()), case.alpha), _family_sizes(case)
 
 
@@ -221,12 +221,12 @@ def _p_in_family(case: JudgeInput) -> float:
 
 
 def _family_sizes(case: JudgeInput) -> list[int]:
-    family = [claim for claim in case.design.hypotheses if claim.variable == case.claim.variable]
+    family = [claim for claim in case.design.hypotheses if claim.family == case.claim.family]
     return [len(case.of(claim).runs()[1].values) for claim in family]
 
 
 def _claims(case: JudgeInput) -> int:
-    return len({claim.variable for claim in case.design.hypotheses}) if case.shares_level else 1
+    return len({claim.family for claim in case.design.hypotheses}) if case.shares_level else 1
 
 
 def _without_variance(case: JudgeInput) -> Finding:

@@ -15,7 +15,7 @@ from studies.log.study import StudyState
 from studies.metrics.registry import kinds
 from studies.records.alpha import equivalence_level, planned_looks
 from studies.records.design import GAIN, Design, Hypothesis, Kind, Metric
-from studies.records.statements import effect_of, format_setting_value, list_tests, metric_name, setting
+from studies.records.statements import along, effect_of, format_setting_value, list_tests, metric_name, setting
 from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Scope, StartRate, Verdict
 from studies.statistics.comparison import Test
 from studies.verdicts.inputs import JudgeInput, UnobservedMiss
@@ -168,7 +168,8 @@ def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:
     if claim.kind == "trend":
         ends = " to ".join(format_setting_value(claim.variable, value) for value in (claim.control, claim.treatment))
         moved = "rises" if estimate > 0 else "falls"
-        return f"From {claim.variable} = {ends} the {metric_name(metric)} {moved} by {size} along a straight line. "
+        over = "Over its settings" if claim.contrast else f"From {claim.variable} = {ends}"
+        return f"{over} the {metric_name(metric)} {moved} by {size} {along(claim)}. "
     low, high = (setting(claim.moderator, value) for value in claim.varied[claim.moderator])
     larger = "larger" if estimate > 0 else "smaller"
     return f"The {effect_of(claim)} is {larger} by {size} with {high} than with {low}. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -14,10 +15,13 @@ from research.proposals.actions import Propose, ProposeDesign
 from research.proposals.metric_choice import RequestedMetric
 from studies.records.design import Budget, Design
 from studies.records.statements import sentences
+from studies.verdicts.inputs import JudgeInput
+from studies.verdicts.rules import judge
 from tests.golden import assert_golden
 from tests.research.banks import bank
 from tests.research.compiling import assert_refused, compile_design
 from tests.research.fakes import PRICING
+from tests.studies.synthetic import runs_of, staked
 
 LONG, WIDE = {"episodes_per_step": 64, "steps": 80}, {"episodes_per_step": 256, "steps": 20}
 A, B = "group_size", "learning_rate"
@@ -62,11 +66,16 @@ def compiled(*entries: dict[str, Any], sd: float = 0.02, **wish: Any) -> Design:
         ([crossed(moderator="epochs")], "moderator: expected one of the two fields"),
         ([entry({**LOW, "epochs": 1}, {**HIGH, "epochs": 2}, moderator=B)], "moderator: expected one of the two"),
         ([crossed(), trend(4, 8, 16)], "takes arms of its own: expected it alone"),
-        ([trend(4, 16)], "ladder: expected 3 values or 4"),
-        ([trend(4, 8, 16, control=8)], "ladder: expected 3 values or 4 from control to treatment"),
+        ([trend(4, 16)], "ladder: expected 3 to 8 values"),
+        ([trend(4, 8, 16, control=8)], "ladder: expected 3 to 8 values from control to treatment"),
         ([trend(4, 16, 8)], "expected numbers from the lowest to the highest"),
         ([trend("grpo", "rloo", "gspo", variable="algorithm")], "expected numbers from the lowest to the highest"),
         ([crossed(matched="episodes")], "expected equal steps"),
+        ([trend(4, 8, 16, contrast=[-1, 0.5, 0.4])], "in sum 0"), ([trend(4, 8, 16, contrast=[-1, 1])], "in sum 0"),
+        ([trend(4, 8, 16, contrast=[0, 0, 0])], "in sum 0"),
+        ([trend(4, 8, 4, contrast=[-1, 2, -1])], "different settings"),
+        ([trend(4, 8, 16, contrast=[-1, 0, 1]), trend(4, 16, 8, contrast=[-1, 0, 1])], "contrasts of one ladder"),
+        ([trend(4, 8, 16, contrast=[-1, 0, 1]), trend(4, 8, 16)], "contrasts of one ladder"),
     ],
 )  # fmt: skip
 def test_sides_that_do_not_match_and_what_is_no_contrast_are_no_proposal(entries: list[Any], told: str) -> None:
@@ -93,6 +102,41 @@ def test_an_interaction_locks_four_arms_and_one_claim() -> None:
     assert (design.test, design.multiplicity, design.control_arm) == ("contrast", "none", design.arms[0].name)
     assert_golden(design.hypotheses[0].statement)
     assert design.price.runs >= 4 * len(design.seeds)
+
+
+CELLS = [dict(zip((A, B, "epochs"), cell, strict=True)) for cell in itertools.product((4, 16), (1e-3, 3e-3), (1, 2))]
+
+
+def effect(*fields: str) -> dict[str, Any]:
+    """Return a main effect, or an interaction, over the eight arms of a factorial of three fields."""
+    signs = [math.prod(1 if cell[field] == CELLS[-1][field] else -1 for field in fields) for cell in CELLS]
+    return entry(CELLS[0], CELLS[-1], ladder=CELLS, contrast=[sign / 4 for sign in signs])
+
+
+def test_a_factorial_locks_its_arms_once_and_up_to_three_effects_that_share_the_level() -> None:
+    design = compiled(effect(A), effect(B), effect(A, B))
+    assert [dict(arm.overrides) for arm in design.arms] == CELLS
+    assert (design.test, design.multiplicity, len(design.hypotheses)) == ("contrast", "dunnett_bonferroni", 3)
+    assert [claim.family for claim in design.hypotheses] == ["h1", "h2", "h3"]
+    assert all(abs(sum(design.contrast_of(claim).values())) < 1e-12 for claim in design.hypotheses)
+    alone = compiled(effect(A))
+    assert (alone.multiplicity, len(alone.seeds)) <= ("none", len(design.seeds))
+    assert "by the weights" in sentences(design.hypotheses)[0]
+    arms = {
+        arm.name: runs_of([0.5 + 0.2 * (arm.overrides[A] == 16) + n / 500 for n in range(len(design.seeds))], arm.name)
+        for arm in design.arms
+    }
+    first, *others = (judge(JudgeInput(staked(design), claim.id, arms)) for claim in design.hypotheses)
+    assert (first.verdict, round(first.estimate or 0.0, 6)) == ("supported", 0.2)
+    assert first.level == pytest.approx(1 - design.looks[0].alpha / 3)
+    assert {verdict.verdict for verdict in others} <= {"equivalent", "inconclusive"}
+
+
+def test_doses_may_be_weighed_by_any_shape_and_up_to_eight_of_them_by_a_line() -> None:
+    design = compiled(trend(2, 4, 8, 16, contrast=[-1, 1 / 3, 1 / 3, 1 / 3]))
+    assert next(iter(design.contrast_of(design.hypotheses[0]).values())) == -1
+    rates = [1e-4, 3e-4, 5e-4, 1e-3, 2e-3, 3e-3, 4e-3, 5e-3]
+    assert len(compiled(trend(*rates, variable=B)).arms) == 8
 
 
 @pytest.mark.parametrize(

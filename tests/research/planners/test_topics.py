@@ -384,7 +384,7 @@ def test_flags_say_how_fields_go_together(vary: list[str], shape: str, kinds: li
         (["group_size=4,16"], "together", "expected --vary of 2 to 4 fields with as many values"),
         (["group_size=4,8,16", "epochs=1,2"], "together", "with as many values"),
         (["group_size=4,16", "epochs=1,2"], "trend", "expected one --vary"), ([], "trend", "found no --vary"),
-        (["group_size=4,16"], "trend", "found 2 values"), (["algorithm=grpo,rloo,gspo"], "trend", "3 to 4 numbers"),
+        (["group_size=4,16"], "trend", "found 2 values"), (["algorithm=grpo,rloo,gspo"], "trend", "3 to 8 numbers"),
         (["group_size=4,16"], "interacton", "apart, together, interaction or trend; found 'interacton'"),
     ],
 )  # fmt: skip
