@@ -257,9 +257,10 @@ _LOOKS = (
 _KINDS_TASK = (
     "`variable` 'configuration' sets several fields together, the same ones in both arms: no field alone is to blame "
     "then. With two of them and one as `moderator` the claim is that the other's effect depends on it: four arms, and "
-    "twice the variance of a plain difference. A `ladder` of three to eight values of a field, in order, claims how the "
-    "metric moves along them. Either stands alone. An ablation is a hypothesis for each part of a recipe: the recipe's "
-    "values are the controls, and each treatment sets one of them back to its default."
+    "twice the variance of a plain difference. A `ladder` of three to eight values of a field, in order, claims how "
+    "the metric moves along them, or by its `contrast` what their weighted sum is. Either stands alone. An ablation is "
+    "a hypothesis for each part of a recipe: the recipe's values are the controls, and each treatment sets one of them "
+    "back to its default."
 )
 _CONDITIONS = (
     "`kill_if` and the decision table's `when` are conditions on the verdict at a look, taken from the schema as they "
