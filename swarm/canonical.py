@@ -41,5 +41,5 @@ class Canonical(BaseModel):
             if isinstance(own, Canonical):
                 found[name] = own.value()
             elif name in self.added_fields and own == field.get_default(call_default_factory=True):
-                del found[name]
+                found.pop(name, None)
         return found

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, FiniteFloat, ValidationInfo, model_serializer, model_validator
 
 from swarm.canonical import Canonical, is_record
 from swarm.verl_config import VerlFields, training_fields
@@ -57,6 +57,9 @@ def _check_name(name: str) -> str:
 
 
 AgentName = Annotated[str, AfterValidator(_check_name)]
+
+KNOB: Final = "environment."
+"""Before the name of an environment's knob, where a job is written: `"environment.max_turns": 3`."""
 
 
 class TinyModel(Canonical):
@@ -144,11 +147,14 @@ class Job(Canonical):
 
     added_fields: ClassVar = frozenset({
         "start_from", "missing_stream", "missing_stream_s", "mask_truncated", "evaluate_after", "eval_every",
-        "evaluation_episodes", "verl", "train_agents", "external_advantages",
+        "evaluation_episodes", "verl", "train_agents", "external_advantages", "environment_args",
     })  # fmt: skip
 
     environment: str = "guess"
     """Name of the environment the model is warm-started on and the built-in agents play. Default `guess`."""
+    environment_args: Mapping[str, bool | int | FiniteFloat | str] = Field(default_factory=dict, max_length=32)
+    """What knobs of the environment (`ajet env show`) are set to, written as fields: "environment.max_turns": 3.
+    Warm starts are played without them. Default: each knob's own."""
     model: ModelSpec = Field(default_factory=TinyModel)
     """The trainable model: made on the spot (`tiny`), or of a folder: {"kind": "path", "path": "/models/mine"}."""
     start_from: str | None = Field(default=None, min_length=1, max_length=4096)
@@ -439,6 +445,21 @@ class Job(Canonical):
     tracking: Tracking | None = None
     """Where metrics go; None logs to the server's own log only."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_knobs(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or not (knobs := knobs_of(value)):
+            return value
+        rest = {name: held for name, held in value.items() if not name.startswith(KNOB)}
+        return {**rest, "environment_args": {**(rest.get("environment_args") or {}), **knobs}}
+
+    @model_serializer(mode="wrap")
+    def _spread_knobs(self, dump: Callable[[Any], dict[str, Any]]):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        """Write each knob as a field of its own; a return type would be all that the schema of a job says."""
+        found = dump(self)
+        knobs = found.pop("environment_args", None) or {}
+        return found | {f"{KNOB}{name}": knobs[name] for name in sorted(knobs)}
+
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
         if self.episodes_per_step % self.group_size:
@@ -554,10 +575,16 @@ class Job(Canonical):
     def differences(self, other: Job) -> tuple[str, ...]:
         """Return in words where this job is not `other`, field by field."""
         mine, theirs = (job.model_dump(mode="json", exclude=_APART) for job in (self, other))
-        return tuple(f"{name} {mine[name]!r}, not {theirs[name]!r}" for name in mine if mine[name] != theirs[name])
+        pairs = ((name, mine.get(name), theirs.get(name)) for name in {**mine, **theirs})  # of knobs only what is set
+        return tuple(f"{name} {own!r}, not {other!r}" for name, own, other in pairs if own != other)
 
     def _without(self, fields: set[str]) -> dict[str, Any]:
         return {name: content for name, content in self.value().items() if name not in fields}
+
+
+def knobs_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the fields of a job, as they are written, say of the environment's knobs, by the knobs' names."""
+    return {name.removeprefix(KNOB): value for name, value in fields.items() if name.startswith(KNOB)}
 
 
 def tunables() -> dict[str, Tunable]:

@@ -5,7 +5,19 @@ Make it yours and see what it is worth: ajet env check FOLDER. docs/environments
 
 import random
 
-from swarm.environments import Environment, Game, Outcome, Task, calling, calls_of, said, text_of, tool, tool_result
+from swarm.environments import (
+    Environment,
+    Game,
+    Knob,
+    Outcome,
+    Task,
+    calling,
+    calls_of,
+    said,
+    text_of,
+    tool,
+    tool_result,
+)
 
 ITEMS = ("bolts", "cables", "hinges", "lamps", "nails", "screws")
 
@@ -13,8 +25,8 @@ ITEMS = ("bolts", "cables", "hinges", "lamps", "nails", "screws")
 class StockGame(Game):  # one play of one task
     tools = (tool("count", "How many there are.", item="string"),)
 
-    def __init__(self, task):
-        self.items, self.stock = task.data["items"], task.data["stock"]
+    def __init__(self, task, most):
+        self.items, self.stock, self.most = task.data["items"], task.data["stock"], most
         self.total, self.calls, self.said = sum(self.stock[item] for item in self.items), 0, ""
 
     def opening(self):  # what the policy reads first
@@ -23,7 +35,7 @@ class StockGame(Game):  # one play of one task
     def answer(self, message):  # what follows its answer; nothing ends the play
         calls = calls_of(message)
         self.calls += len(calls)
-        if calls and self.calls <= 3:
+        if calls and self.calls <= self.most:
             return [tool_result(call, str(self.stock.get(str(call.arguments.get("item")), 0))) for call in calls]
         self.said = text_of(message).strip()
         return []
@@ -35,6 +47,7 @@ class StockGame(Game):  # one play of one task
 
 class Stock(Environment):
     name, title, measures = "stock", "counting a stock with a tool", "the number in stock is right"
+    knobs = {"calls": Knob(3, (2, 3, 5), "calls of the tool in a play", (1, 9))}  # what a study may vary of the game
 
     def generate(self, seed):  # the task of a seed; which are hidden follows from a secret of your installation
         rng = random.Random(seed)
@@ -43,7 +56,7 @@ class Stock(Environment):
         return Task(f"stock-{seed}", {"items": items, "stock": stock}, kind=f"items asked for: {len(items)}")
 
     def game(self, task):
-        return StockGame(task)
+        return StockGame(task, self.knob("calls"))
 
     def oracle(self, task, messages):  # the best answer so far: it shows that tasks can be solved
         left = task.data["items"][sum(message["role"] == "tool" for message in messages) :]

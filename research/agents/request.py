@@ -8,12 +8,13 @@ settings, version control) and Python's caches stay here. Nothing of it is run o
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import typer
 from pydantic import BaseModel
@@ -223,6 +224,8 @@ class AgentRequest:
     reward: AgentFiles | None = None
     """Judges the plays of the environment's own agent in place of its games."""
     time_limit_s: float | None = None
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    """What knobs of the environment are set to."""
 
     @property
     def action(self) -> Literal["play", "evaluate"]:
@@ -242,6 +245,7 @@ class AgentRequest:
             "--environments": environments if self.environment and is_custom(self.environment) else None,
             "--agent": self.agent and self.agent.locator_in(code),
             "--reward": self.reward and self.reward.locator_in(code),
+            "--knobs": json.dumps(dict(self.knobs)) if self.environment and self.knobs else None,
         }  # fmt: skip
         if not asked.evaluates:
             given |= {"--stream": asked.stream}

@@ -284,7 +284,8 @@ def run(
         bring_environment(asked.environment, home), asked.tasks, job, own_agent=files is not None,
         evaluated=asked.evaluates,
     )  # fmt: skip
-    request = AgentRequest(asked, whose, chosen, split, files, judge, seconds)
+    knobs = job.environment_args if whose == job.environment else {}
+    request = AgentRequest(asked, whose, chosen, split, files, judge, seconds, knobs)
     place = choose_place(asked, home.prepare(), os.environ, warn, whose)
     try:
         ended = asyncio.run(perform(AgentRun(request, at, place)))

@@ -7,7 +7,7 @@ import random
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +35,7 @@ from swarm.environments.building import SPLITS
 from swarm.environments.custom import CustomEnvironment
 from swarm.environments.play import format_message
 from swarm.errors import to_invalid_request
-from swarm.job import Job, TinyModel
+from swarm.job import KNOB, Job, TinyModel
 
 SECONDS = 1800.0
 """For the evaluation, and again for the training."""
@@ -119,6 +119,8 @@ def show_lines(
     kinds = {task.kind for split in SPLITS[:2] for task in environment.tasks(split) if task.kind}
     if kinds:
         yield Text(f"kinds         {', '.join(sorted(kinds)[:10])}{' ...' if len(kinds) > 10 else ''}")
+    for name, knob in environment.list_knobs().items():
+        yield Text(f"knob          {KNOB}{name} = {str(knob.default).lower()} ({knob.describe()}): {knob.does}")
     if isinstance(environment, CustomEnvironment):
         manifest = environment.manifest
         unsafe = "its code can make or holds them, and clients hold it"
@@ -151,6 +153,7 @@ def check_lines(found: checks.EnvironmentCheck) -> Iterator[Line]:
     twice = {True: ", drawn twice the same", False: "", None: ""}[found.drawn_twice]
     counts = ", ".join(f"{count} {split}" for split, count in found.tasks.items())
     yield Text(f"tasks         {counts}; splits are disjoint{twice}")
+    yield from (Text(f"knob          {KNOB}{name}: {knob.does}") for name, knob in found.environment.knobs.items())
     if found.kinds:
         yield Text("kinds         " + ", ".join(f"{kind}: {count}" for kind, count in sorted(found.kinds.items())[:10]))
     if found.players:
@@ -288,6 +291,7 @@ def show(ref: Reference, reward: Reward = None, json: Json = False) -> None:
         "environment": environment.name, "title": environment.title, "measures": environment.measures,
         "reward_range": list(environment.reward_range), "solved_at": environment.solved_at,
         **(environment.manifest.model_dump(mode="json") if isinstance(environment, CustomEnvironment) else {}),
+        "knobs": {name: asdict(knob) for name, knob in environment.list_knobs().items()},
         "example": plays.example, "faults": list(plays.faults),
         "measured": measured,
     }  # fmt: skip
@@ -373,7 +377,8 @@ def check(
                 f"expected demonstrations of {environment.name}, which a tiny model imitates first; it has none; give "
                 "it `imitate`, or name a model: --model-path DIR"
             )
-        trial = replace(trial, job=trial.job.model_copy(update={"environment": environment.name}))
+        named = {"environment": environment.name, "environment_args": {}}  # what is kept of it is of the usual game
+        trial = replace(trial, job=trial.job.model_copy(update=named))
         tasks = list(environment.tasks("search"))
         chosen = random.Random(0).sample(tasks, min(groups, len(tasks)))
         with show_progress(json, "looking", lambda line: None) as note:

@@ -37,12 +37,12 @@ from research.planners.rules import RulesPlanner
 from research.planners.tools import StudyTools
 from research.planners.topic import find_uncovered
 from research.proposals import actions
-from research.proposals.arms import arm_text, constant_value, require_known_environment, value_text
+from research.proposals.arms import arm_text, constant_value, require_known_environment, set_knobs, value_text
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS, check_code_in
 from research.text import describe, did_you_mean, format_seconds
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import BUILT_IN, MODEL, Arm, Design, Hypothesis, Metric, NoisePlan, Schedule
+from studies.records.design import BUILT_IN, KNOB, MODEL, Arm, Design, Hypothesis, Metric, NoisePlan, Schedule
 from studies.records.procedure import Noise
 from studies.records.runs import screen_metric
 from studies.records.statements import model_name, setting
@@ -110,9 +110,9 @@ class PlanningInputs(Briefing):
         """Return whether nobody uses the control of a difference, so that any treatment looks good beside it."""
         if claim.kind != "difference" or claim.variable == MODEL or self.wanted.vary:
             return False
-        job = self.compiler.base or Job()
+        job = self._set_environment(self.compiler.base or Job())
         usual: dict[str, list[Any]] = {slot: [BUILT_IN] for slot in SLOTS}
-        usual |= {spec.name: [spec.default, getattr(job, spec.name)] for spec in field_specs(job)}
+        usual |= {spec.name: [spec.default, getattr(job, spec.name, spec.default)] for spec in field_specs(job)}
         named = _VALUES.findall(self.topic.lower().replace(",", ""))
         numbers = {float(text) for text in named if text[0].isdigit()}
         for name, (control, *_) in claim.varied.items():
@@ -154,6 +154,8 @@ class PlanningInputs(Briefing):
             )
         if (other := self.wanted.find_conflict(action.environment)) is not None:
             raise other
+        if self.wanted.evaluate_apart and not action.evaluate_apart:
+            raise DesignRefused("expected evaluate_apart, which the user asks for; found a design without")
         return self.current_compiler().compile(hypotheses, action)
 
     def build_context(self, proposal: AcceptedProposal | None = None, rejected: str | None = None) -> PlannerContext:
@@ -171,10 +173,11 @@ class PlanningInputs(Briefing):
                 if isinstance(noise := compiler.bank.find(name, job, compiler.metric_in(name)), Noise):
                     noises[name] = noise
         told = {entry.name: getattr(self, entry.name) for entry in fields(Briefing)}
-        tools, made = self.tools(self), job.model.model_dump(exclude={"kind", "seed", "path", "sha256"})
+        played, tools = self._set_environment(job), self.tools(self)
+        made = job.model.model_dump(exclude={"kind", "seed", "path", "sha256"})
         return PlannerContext(
             **told | {"code_allowed": self.code_allowed and not self.plays_seen}, seconds_left=self.seconds_left(),
-            seconds_per_run=compiler.price.run_with_evaluations(self._set_environment(job), metric),
+            seconds_per_run=compiler.price.run_with_evaluations(played, metric),
             parallel=compiler.price.parallel, max_runs=compiler.budget.max_runs,
             effect=compiler.requirements.min_effect(metric), effect_given=compiler.requirements.effect is not None,
             metric=metric, requested_metric=compiler.requirements.metric, checked=checked, noise=noises,
@@ -182,8 +185,8 @@ class PlanningInputs(Briefing):
             not_tested=proposal.action.not_tested if proposal else "",
             code=sources_of(proposal.action if proposal else None),
             search=proposal is not None and proposal.action.search, rejected=rejected,
-            fields=field_specs(job, self.wanted.models), fixed=find_fixed_fields(job), tools=tools,
-            environment=self._set_environment(job).environment, explores=compiler.explores,
+            fields=field_specs(job, self.wanted.models, played.environment), fixed=find_fixed_fields(job), tools=tools,
+            environment=played.environment, explores=compiler.explores,
             model={"name": model_name(job.model.model_dump()), **made},
             logged=() if tools is None else tools.list_logged(),
         )  # fmt: skip
@@ -479,12 +482,16 @@ def price_exploration(compiler: DesignCompiler, explored: int, action: actions.E
             jobs.append(Job.model_validate(values))
         except ValidationError as error:
             raise DesignRefused(f"{arm.name}: {describe(error)}; try other values") from error
+        set_knobs(action.environment, jobs[-1].environment_args)
     episodes = compiler.requirements.hidden_episodes
     half = -(-job.episodes_per_step * steps // 2)
     metric = Metric(
         meaning=f"share of {episodes} hidden tasks solved after the last step", episodes=episodes,
         schedule=Schedule(every=half, episodes=min(episodes, _PLAYS_BETWEEN)) if steps > 1 else None,
     )  # fmt: skip
+    if any(name.startswith(KNOB) for arm in arms for name in arm.overrides):
+        held = {f"{KNOB}{name}": value for name, value in base.environment_args.items()}
+        metric = metric.model_copy(update={"knobs": held})
     seconds = max(compiler.price.run_with_evaluations(variant, metric) for variant in jobs)
     runs = len(arms)
     need, left = -(-runs // compiler.price.parallel) * seconds, compiler.left

@@ -61,7 +61,7 @@ from studies.records.alpha import MOST_ROUNDS
 from studies.records.statements import model_name
 from swarm.environments.custom import MARK, is_custom
 from swarm.environments.registry import environments
-from swarm.job import Job
+from swarm.job import KNOB, Job
 
 Detach = Annotated[
     bool, typer.Option("--detach", help="Hand it to this machine's worker (`ajet up --work`) and return.")
@@ -105,6 +105,10 @@ class StudyOptions(BaseModel):
     held: Annotated[
         list[str], *_option("FIELD=VALUE that all arms share, beside --vary.", "--set", form={"title": "set"})
     ] = []
+    evaluate_apart: Annotated[bool, *_option(
+        "Where a knob of the environment is varied (--vary environment.max_turns=3,6), evaluate each arm at its own "
+        "value; else all are at the control's.", "--evaluate-apart",
+    )] = False  # fmt: skip
     env: Annotated[str | None, *_option(
         "Environment: a name, a folder, module:Name, tasks.jsonl (with --reward), or an address such as "
         "reasoning-gym:chain_sum (docs/environments.md)."
@@ -276,7 +280,9 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     base = base_job(asked.job, asked.model_path, hashes, asked.backend)
     models = ComparedModels.load(list_model_folders(asked.vary), lambda said: model_folder(said, hashes))
     shape = None if asked.shape == "apart" else asked.shape
-    comparison = RequestedComparison.parse(asked.vary, asked.held, base, models, shape)
+    if asked.env is not None and asked.env not in environments() and KNOB in " ".join(asked.vary + asked.held):
+        load_environment(asked.env, asked.reward, Home.locate().prepare(), note)  # whose knobs are named
+    comparison = RequestedComparison.parse(asked.vary, asked.held, base, models, shape, asked.evaluate_apart)
     resolve_topic(asked.topic, comparison)
     seconds = parse_budget(asked.budget)
     if asked.max_runs is not None and asked.max_runs < LEAST_RUNS:
@@ -291,7 +297,8 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     parsed = None
     if by_rules:
         model = model_name(base.model.model_dump()) if base is not None and "model" in fixed else ""
-        parsed = parse_topic(topic, field_specs(base, models), known_environments(), comparison, model)
+        played = find_environment(topic, comparison)
+        parsed = parse_topic(topic, field_specs(base, models, played), known_environments(), comparison, model)
         parsed = judge_by(parsed, requirements.metric or parsed.metric)
         requirements = replace(requirements, metric=requirements.metric or parsed.metric, effect=asked.effect)
     if asked.read is not None and asked.planner == RulesPlanner.name:

@@ -20,7 +20,7 @@ from research.design.pricing import EVALUATION_EPISODES, Estimates, Pricing, Sta
 from research.errors import DesignRefused, Unmeasurable
 from research.installation.base_job import require_agreement
 from research.proposals.actions import ProposeDesign, ProposedScreen
-from research.proposals.arms import ResolvedArms, Scalar, compare, constant_value, field_value, is_job
+from research.proposals.arms import ResolvedArms, Scalar, compare, constant_value, field_value, is_job, set_knobs
 from research.proposals.metric_choice import (
     MetricChoice,
     RequestedMetric,
@@ -32,13 +32,14 @@ from studies.metrics import kind_of
 from studies.metrics.base import LEAST_POINTS
 from studies.metrics.builtin import Success
 from studies.records.alpha import MOST_ROUNDS
-from studies.records.design import MODEL, Arm, Hypothesis, Kind, Metric
+from studies.records.design import KNOB, MODEL, Arm, Hypothesis, Kind, Metric
 from studies.records.procedure import Knob, Prediction, Rung, Screen
+from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name
 from studies.statistics.sizing import widest
 from swarm.environments.custom import CustomEnvironment
 from swarm.environments.registry import environments
-from swarm.job import Job, TinyModel
+from swarm.job import Job, TinyModel, knobs_of
 
 DEFAULT_POWER = 0.8
 DEFAULT_ANALYSES = 3
@@ -217,6 +218,7 @@ class DesignDraft:
     mediators: int = 0
     contrasts: int = 0
     """Claims on weighted sums of the same arms; 0 for differences."""
+    evaluate_apart: bool = False
 
     @property
     def job(self) -> Job:
@@ -257,7 +259,17 @@ class DesignDraft:
 
     def metric(self, judge: MetricChoice, episodes: int) -> Metric:
         """Return what its runs are judged by; raise DesignRefused for what its environment does not give."""
-        return judge.metric(self.comparison.jobs, episodes, models=self.varies_model)
+        metric = judge.metric(self.comparison.jobs, episodes, models=self.varies_model)
+        varied = sorted({name for arm in self.comparison.arms for name in arm.overrides if name.startswith(KNOB)})
+        if not varied:
+            return metric
+        if not self.evaluate_apart:
+            if kind_of(metric).name == TRAINING_AREA:
+                found = f"found {metric_name(metric)}, of plays at each arm's own value; ask for --metric area"
+                raise DesignRefused(f"expected a metric of evaluations where {varied[0]} differs; {found}")
+            held = {f"{KNOB}{name}": value for name, value in self.job.environment_args.items()}
+            return metric.model_copy(update={"knobs": held})
+        return metric.model_copy(update={"meaning": f"{metric.meaning}, each arm at its own {' and '.join(varied)}"})
 
     def stages(self, seeds: int, price: Pricing, metric: Metric) -> tuple[Stage, ...]:
         """Return what is run with so many seeds, at the worst."""
@@ -306,7 +318,9 @@ def draft_design(
         _require_environment(job)
     claim = hypotheses[0]
     families, mediators = len({claim.family for claim in hypotheses}), sum(len(c.mediators) for c in hypotheses)
-    draft = DesignDraft(comparison, 0.0, families, replication=replication, mediators=mediators)
+    draft = DesignDraft(
+        comparison, 0.0, families, replication=replication, mediators=mediators, evaluate_apart=proposal.evaluate_apart
+    )
     metric = draft.metric(judge, requirements.hidden_episodes)
     if claim.kind != "difference":
         if kind_of(metric).rates:
@@ -349,7 +363,11 @@ def _draft_search(
         raise DesignRefused("the control of the screen is no valid job; choose other constants")
     job = Job.model_validate(values)
     _require_environment(job)
-    control = Arm(name=CONTROL, overrides={knob.field: getattr(job, knob.field) for knob in knobs})
+    for name, value in ((searched.field, value) for searched in knobs for value in searched.values):
+        set_knobs(job.environment, knobs_of({name: value}))
+    played = set_knobs(job.environment, job.environment_args)
+    held = {**{f"{KNOB}{name}": played.knob(name) for name in played.list_knobs()}, **job.model_dump()}
+    control = Arm(name=CONTROL, overrides={knob.field: held[knob.field] for knob in knobs})
     comparison = ResolvedArms(job, (control,), (job,))
     metric = judge.metric((job,), requirements.hidden_episodes)
     better = "increase" if metric.higher_is_better else "decrease"
@@ -372,7 +390,8 @@ def _draft_search(
         ),
     )  # fmt: skip
     replication = _replication_jobs(proposal, comparison)
-    return DesignDraft(comparison, effect, 1, screen, min(points, MOST_CANDIDATES), replication)
+    most, apart = min(points, MOST_CANDIDATES), proposal.evaluate_apart
+    return DesignDraft(comparison, effect, 1, screen, most, replication, evaluate_apart=apart)
 
 
 def _rung_steps(job: Job, knobs: Sequence[Knob], metric: Metric) -> int:
@@ -400,6 +419,8 @@ def _replication_jobs(proposal: ProposeDesign, comparison: ResolvedArms) -> tupl
         raise DesignRefused(f"expected a replication in one of {', '.join(environments())}; found {other!r}")
     if other == proposal.environment:
         raise DesignRefused(f"expected a replication in another environment than {other}; found the same")
+    for job in comparison.jobs:
+        set_knobs(other, job.environment_args)
     return tuple(job.model_copy(update={"environment": other}) for job in comparison.jobs)
 
 

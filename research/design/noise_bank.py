@@ -33,12 +33,12 @@ from studies import EventLog, RunState, StudyState
 from studies.checks.conditions import INITIAL
 from studies.checks.training import detect_collapse, find_fault
 from studies.metrics import Refused, kind_of
-from studies.records.base import Record, digest
+from studies.records.base import Record, canonical, digest
 from studies.records.design import Metric
 from studies.records.procedure import CollapseRule, Noise
 from studies.records.runs import PLUMBING_ARM, Conditions, TrainingCurve
 from studies.records.statements import metric_name
-from swarm.job import TINY_CONTEXT, Job, TinyModel
+from swarm.job import TINY_CONTEXT, Job, TinyModel, knobs_of
 
 LEAST_DF = 4
 """Fewest degrees of freedom that a figure is stated with: below, a spread is uncertain by a factor of 4 and more."""
@@ -256,7 +256,7 @@ class NoiseBank:
 
     def levels(self, job: Job, metric: Metric) -> tuple[float, ...]:
         """Return what runs of this very job that did not collapse came to, of whatever study, in order."""
-        key, wanted = job_key(job), metric_key(metric)
+        key, wanted = job_key(job), metric_key(metric, job.model_dump(mode="json"))
         alike = (seen for seen in self.observations if (seen.job, seen.metric) == (key, wanted))
         return tuple(sorted(seen.value for seen in alike if not seen.lost))
 
@@ -427,7 +427,7 @@ def _observe(run: RunState) -> Observation | str:
         run=run.run_id, study=run.spec.study, environment=run.spec.environment, model=model_key(job),
         algorithm=job.algorithm, group=digest([*comparison, run.spec.arm, _drop_seed(job)])[:16],
         pairing=digest(comparison)[:16], decoding=f"temperature {job.temperature:g}, {job.max_tokens} tokens",
-        seed=run.spec.seed, steps=job.steps, metric=metric_key(metric),
+        seed=run.spec.seed, steps=job.steps, metric=metric_key(metric, run.spec.job),
         episodes=1 if not evaluates else measured.n if metric.schedule is None else metric.episodes,
         value=measured.value, initial=initial.value if initial is not None else None,
         play_variance=(run.collected or {}).get("play_variance"), collapsed=not counted and fallen, job=job_key(job),
@@ -435,11 +435,14 @@ def _observe(run: RunState) -> Observation | str:
     )  # fmt: skip
 
 
-def metric_key(metric: Metric) -> str:
-    """Return the key of a metric with all that its values depend on: of another horizon or schedule they are others."""
+def metric_key(metric: Metric, job: Mapping[str, Any] | None = None) -> str:
+    """Return the key of a metric with all that its values depend on: of another horizon or schedule they are others,
+    and of a job that is evaluated in another game. Without a job it is of the game as it is usually played."""
+    knobs = knobs_of(metric.evaluated(job or {}))
+    game = f"at {canonical(knobs)}" if knobs and job else None
     plan = None if metric.schedule is None else f"{metric.schedule.episodes} every {metric.schedule.every}"
     horizon = None if metric.horizon is None else f"to {metric.horizon:g}"
-    return " ".join(filter(None, (f"{metric.split}:{metric.key}", horizon, plan)))
+    return " ".join(filter(None, (f"{metric.split}:{metric.key}", horizon, plan, game)))
 
 
 def _count_left_out(version: object, count: int) -> dict[str, int]:

@@ -255,7 +255,7 @@ class Pricing:
         """Return whether a run of a job needs no evaluation before training, as one of its policy is there."""
         if self.untrained is None or metric.split != "hidden" or kind_of(metric).reads_initial:
             return False
-        return begins_alike(job.model_dump(mode="json"), self.untrained.model_dump(mode="json"))
+        return begins_alike(*(metric.evaluated(each.model_dump(mode="json")) for each in (job, self.untrained)))
 
     def training(self, job: Job) -> float:
         """Return the seconds that the training of a job takes, without its evaluations; with its start where that was

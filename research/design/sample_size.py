@@ -255,7 +255,7 @@ class SampleSizeCalculator(BudgetCheck):
 
     def has_untrained(self, job: Job) -> bool:
         """Return whether the policy that a job begins with was evaluated for all runs that begin with it."""
-        return any(begins_alike(job.model_dump(mode="json"), run.job) for run in self.untrained)
+        return any(begins_alike(job.model_dump(mode="json"), run.metric.evaluated(run.job)) for run in self.untrained)
 
     def makes_zero_lr_run(self, job: Job) -> bool:
         """Return whether a training with a learning rate of 0 comes first: in every study, where the bank asks for any.

@@ -409,7 +409,7 @@ def _build_measurement(
     spans = [call for record in records for call in record.record]
     cut = [call.truncated for call in spans if call.truncated is not None]
     plain = Job(environment=job.environment, model=job.model).model_dump(mode="json")
-    held = {name: value for name, value in job.model_dump(mode="json").items() if value != plain[name]}
+    held = {name: value for name, value in job.model_dump(mode="json").items() if value != plain.get(name)}
     return MeasuredEnvironment(
         environment=job.environment, model=FAKE if job.backend == FAKE else model_key(job.model),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"), job={**held, **conditions_of(job)},

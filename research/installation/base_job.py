@@ -59,7 +59,7 @@ def find_fixed_fields(base: Job) -> dict[str, Any]:
     """Return the fields of a base job that were said, or are not as in every other job, as JSON values."""
     held = base.model_dump(mode="json", exclude=_SET_FOR_EACH_RUN)
     usual = Job.default_fields(base.model, base.lora_rank)
-    return {name: value for name, value in held.items() if name in base.model_fields_set or value != usual[name]}
+    return {name: value for name, value in held.items() if name in base.model_fields_set or value != usual.get(name)}
 
 
 def require_agreement(base: Job | None, named: Mapping[str, Iterable[Any]]) -> None:

@@ -22,17 +22,17 @@ from typing import Any, Final, Literal, Protocol
 from research.design.known_findings import KnownFinding, list_effects
 from research.errors import DesignRefused
 from research.installation.base_job import find_fixed_fields
-from research.planners.history import CampaignFacts, Notebook, QuotedText
+from research.planners.history import CampaignFacts, Notebook, QuotedText, sanitize_line
 from research.planners.looks import describe_environment
 from research.planners.tools import PLAYS, StudyTools
 from research.proposals.actions import DEFAULT_EFFECT, Action, Propose, Replicate, SideAction
-from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, value_text
+from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, knobs, value_text
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric, flag_syntax
 from research.proposals.slots import SLOTS
 from studies.metrics import kinds
 from studies.records.analysis import MADE
-from studies.records.design import MODEL, Design, Hypothesis, Metric
+from studies.records.design import KNOB, MODEL, Design, Hypothesis, Metric
 from studies.records.procedure import Noise
 from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
@@ -102,8 +102,9 @@ class ArmSummary:
     """Ends of the 95 % interval of the mean; None with fewer than two runs."""
 
 
-def field_specs(base: Job | None = None, models: ComparedModels = NO_MODELS) -> tuple[FieldSpec, ...]:
-    """Return the fields a study may vary, with what `base` has as their defaults; the model where several are named."""
+def field_specs(base: Job | None = None, models: ComparedModels = NO_MODELS, where: str = "") -> tuple[FieldSpec, ...]:
+    """Return the fields a study may vary, with what `base` has as their defaults; knobs as the environment `where` has
+    them, or the base job's; the model where several are named."""
     fixed, job, specs = {} if base is None else find_fixed_fields(base), base or Job(), []
     for name, mark in tunables().items():
         own, ladder, description = getattr(job, name), mark.ladder, Job.model_fields[name].description or ""
@@ -115,6 +116,12 @@ def field_specs(base: Job | None = None, models: ComparedModels = NO_MODELS) -> 
             ladder = tuple(sorted((*ladder, default)))
         given = name in fixed
         specs.append(FieldSpec(name, default, ladder, mark.synonyms, description, mark.values, mark.apart, given))
+    for name, knob in knobs(where or job.environment).items():
+        own = fixed.get(name, knob.default)
+        rungs = knob.values if own in knob.values else tuple(sorted((*knob.values, own)))
+        does = f"{sanitize_line(knob.does)} {knob.describe()}."
+        words = knob.synonyms or (name.removeprefix(KNOB).replace("_", " "),)
+        specs.append(FieldSpec(name, own, rungs, words, does, apart=not rungs[0], given=name in fixed))
     if names := tuple(models.by_name):
         about = (
             "The model that training begins with. Runs are then judged by what they gain over their own beginning, and "

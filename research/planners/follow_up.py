@@ -31,6 +31,7 @@ from research.proposals.flags import Claim, Shape
 from research.proposals.metric_choice import metric_range
 from studies.records.design import CONFIGURATION, MODEL, SLOTS, Metric
 from studies.verdicts.recipe import rests_on_survivors
+from swarm.job import tunables
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,8 @@ class FollowUpFinder:
         for told in sorted(claims, key=lambda told: not told.found):
             yield from self._ask_other_values(told)
         varied = {name for past in self._rounds for told in past.claims for name in told.claim.varied}
-        able = [spec.name for spec in self._context.fields if spec.name != "steps" and not spec.is_categorical]
+        plain = tunables().keys() - {"steps"}  # another game is nobody's next question
+        able = [spec.name for spec in self._context.fields if spec.name in plain and not spec.is_categorical]
         for name in sorted(able, key=lambda name: -find_prior(name).raises)[:MOST_KNOBS]:
             if name in varied or self._specs[name].given or name in self._context.wanted.held:
                 continue

@@ -47,7 +47,7 @@ from swarm.environments.custom import CustomEnvironment
 from swarm.environments.play import format_message
 from swarm.environments.registry import environments
 from swarm.errors import InvalidRequest
-from swarm.job import Job, PathModel
+from swarm.job import KNOB, Job, PathModel
 from swarm.models.folder import model_place
 
 _MOST_SOURCE: Final = 5_000
@@ -96,6 +96,7 @@ def describe_environment(environment: Environment) -> Answer:
     return {
         "title": environment.title, "success_means": environment.measures,
         "facts_worst_and_best": {sanitize_line(fact): list(ends) for fact, ends in environment.facts.items()},
+        "knobs": {f"{KNOB}{name}": sanitize_line(knob.does) for name, knob in environment.list_knobs().items()},
         "training_tasks_by_kind": Counter(sanitize_line(task.kind) for task in train if task.kind),
         **_show_play(environment, train[0]),
     }  # fmt: skip

@@ -27,7 +27,7 @@ from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import default_effect, format_difference
 from studies.records.design import CONFIGURATION, MODEL, Metric
 from studies.records.statements import model_name, outcome_name
-from swarm.job import Job
+from swarm.job import Job, tunables
 
 _OF_LENGTH = ("steps", "episodes_per_step")
 _NO_IDEA = 0.15
@@ -92,7 +92,8 @@ def require_plannable(
     topic: str, wanted: RequestedComparison, base: Job | None = None, parsed: ParsedTopic | None = None
 ) -> None:
     """Raise BadTopic for a question that these rules cannot plan over a base job, before anything is begun."""
-    fields, fixed = field_specs(base, wanted.models), find_fixed_fields(base or Job())
+    where = (parsed and parsed.environment) or wanted.environment or ""
+    fields, fixed = field_specs(base, wanted.models, where), find_fixed_fields(base or Job())
     context = PlannerContext(topic, 0.0, 0.0, 1, wanted=wanted, fields=fields, fixed=fixed, parsed=parsed)
     require_agreement(base, _TopicPlan.of(context, _read_topic(context)).field_values())
 
@@ -119,7 +120,8 @@ class _TopicPlan:
         knobs = []
         for name, candidates in parsed.vary.items():
             field, values = facts[name], check_values(name, candidates)
-            if name != MODEL and Job.model_fields[name].default is None and not field.given:
+            unset = name in tunables() and Job.model_fields[name].default is None
+            if unset and not field.given:
                 values = tuple(value for value in values if value != field.default)  # it is no candidate of its own
             knobs.append(Contrast(name, field.default, values))
         held = {name: check_values(name, (value,))[0] for name, value in parsed.held.items()}
@@ -185,6 +187,7 @@ class _TopicPlan:
             steps=None if steps is None else int(steps),
             constants=tuple(actions.Constant(field=name, value=value) for name, value in constants.items()),
             screen=screen,
+            evaluate_apart=self._context.wanted.evaluate_apart,
             replication=actions.ProposedReplication(environment=again) if again else None,
         )
 

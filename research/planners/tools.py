@@ -35,6 +35,7 @@ from research.errors import DesignRefused
 from research.isolation.mode import UNISOLATED, Isolation
 from research.planners.history import QuotedText, sanitize_line
 from research.proposals.actions import Propose, ProposeDesign
+from research.proposals.arms import knobs
 from research.proposals.flags import RequestedComparison
 from research.proposals.slots import SLOTS
 from research.text import describe, did_you_mean
@@ -324,10 +325,12 @@ class JobFieldsRequest(ToolRequest):
     """Their names."""
 
     def answer(self, tools: StudyTools) -> Answer:
-        if strange := [name for name in self.fields if name not in Job.model_fields]:
-            near = did_you_mean(strange[0], Job.model_fields) or ""
+        about = {name: field.description or "" for name, field in Job.model_fields.items()}
+        about |= {name: sanitize_line(f"{knob.does} {knob.describe()}.") for name, knob in knobs().items()}
+        if strange := [name for name in self.fields if name not in about]:
+            near = did_you_mean(strange[0], about) or ""
             raise ToolError(f"expected fields of a job; found {sanitize_line(strange[0])!r}{near}")
-        return {name: " ".join((Job.model_fields[name].description or "").split()) for name in self.fields}
+        return {name: " ".join(about[name].split()) for name in self.fields}
 
 
 TOOLS: Final[Mapping[str, type[ToolRequest]]] = {

@@ -359,6 +359,9 @@ class ProposeDesign(_ActionModel):
     """The screen, if you proposed a search; null otherwise."""
     decision_table: tuple[ProposedRule, ...] = Field(default=(), max_length=MOST_RULES)
     """Your own rules, the first that holds decides; where none holds, no more seeds. Empty for the default table."""
+    evaluate_apart: StrictBool = False
+    """Where a knob of the environment is varied: whether each arm is evaluated at its own value, so that the task
+    itself differs between them, in place of all at the control's."""
     replication: ProposedReplication | None = None
     """Where a supported claim is tried once more; null for nowhere."""
     not_tested: str = Field(default="", max_length=MOST_LEFT_OUT)

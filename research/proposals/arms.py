@@ -26,9 +26,11 @@ from research.proposals.slots import code_name
 from research.text import describe, did_you_mean
 from studies.checks.conditions import find_differing_fields, flatten
 from studies.records.base import JsonValue, canonical, digest
-from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, NO_CODE, SLOTS, Arm, Hypothesis
+from studies.records.design import BUILT_IN, CONFIGURATION, KNOB, MODEL, NO_CODE, SLOTS, Arm, Hypothesis
 from studies.records.statements import model_name, setting
+from swarm.environments.base import MAX_TURNS, Environment, Knob
 from swarm.environments.registry import environments
+from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel, default_learning_rate, tunables
 
 EXAMPLE: Final = "--vary model=DIR1,DIR2"
@@ -126,8 +128,34 @@ class ResolvedArms:
     """The resolved job of each arm, in the order of `arms`."""
 
 
+def knobs(environment: str = "") -> dict[str, Knob]:
+    """Return the knobs that a job may set, by its fields' names; as `environment` has them, where it does."""
+    known = environments()
+    order = [*(name for name in known if name != environment), *([environment] if environment in known else [])]
+    return {f"{KNOB}{name}": knob for each in order for name, knob in known[each].list_knobs().items()}
+
+
+def variables() -> tuple[str, ...]:
+    """Return the fields of a job that a study may vary, its environment's knobs among them."""
+    return (*tunables(), *knobs())
+
+
+def set_knobs(environment: str, values: Mapping[str, Scalar]) -> Environment:
+    """Return an environment with knobs set; raise DesignRefused for one that it has not, or not so."""
+    try:
+        return environments()[environment].with_knobs(values)
+    except InvalidRequest as error:
+        raise DesignRefused(str(error)) from error
+
+
 def field_value(name: str, value: Scalar) -> Scalar:
-    """Return `value` as the job holds it (16.0 episodes become 16); raise DesignRefused if the field cannot take it."""
+    """Return `value` as the job holds it (16.0 episodes become 16); raise DesignRefused if the field cannot take it, or
+    no environment has a knob that does (`set_knobs` asks a job's own)."""
+    if name in knobs():
+        taken = (knobs(each)[name].take(value) for each in environments())
+        if (held := next((found for found in taken if found is not None), None)) is None:
+            raise DesignRefused(f"{name}: expected {knobs()[name].describe()}; found {value!r}")
+        return held
     if name not in tunables():
         raise DesignRefused(_explain_no_variable(name))
     usual, choices = Job.model_fields[name].default, tunables()[name].ladder
@@ -164,8 +192,8 @@ _NO_VARIABLES: Mapping[frozenset[str], str] = {
 def _explain_no_variable(name: str) -> str:
     why = next((reason for names, reason in _NO_VARIABLES.items() if name.lower() in names), None)
     because = f"; {why}" if why else ""
-    near = did_you_mean(name, tunables())
-    return f"expected a job field that can be varied; found {name!r}{because}{near}; they are {', '.join(tunables())}"
+    near = did_you_mean(name, variables())
+    return f"expected a job field that can be varied; found {name!r}{because}{near}; they are {', '.join(variables())}"
 
 
 def variable_value(name: str, value: JsonValue, models: ComparedModels = NO_MODELS) -> JsonValue:
@@ -189,6 +217,7 @@ _NO_CONSTANTS: Mapping[str, str] = {
     "eval_every": "all arms are evaluated during training by the schedule of the study's metric",
     "evaluation_episodes": "all arms are measured on as many hidden episodes, as the study's metric says",
     "environment": "the design names it",
+    "environment_args": f"a knob is held by its own name, {KNOB}{MAX_TURNS}",
     MODEL: "the user names it, with --model-path or --job",
     "backend": "the user names it, with --job",
 }
@@ -197,7 +226,7 @@ _NO_CONSTANTS: Mapping[str, str] = {
 
 def constant_value(name: str, value: Scalar) -> Any:
     """Return the value of any job field as all arms may hold it; raise DesignRefused where the field cannot take it."""
-    if name in tunables():
+    if name in variables():
         return field_value(name, value)
     if name in _NO_CONSTANTS:
         raise DesignRefused(f"expected a constant that a design may hold; found {name}; {_NO_CONSTANTS[name]}")
@@ -368,9 +397,11 @@ def _arm_name(field: str, value: JsonValue) -> str:
 
 def _make_job(values: Mapping[str, Any]) -> Job:
     try:
-        return Job.model_validate(values)
+        job = Job.model_validate(values)
     except ValidationError as error:
         raise DesignRefused(f"an arm is no valid job: {describe(error)}") from error
+    set_knobs(job.environment, job.environment_args)
+    return job
 
 
 _DERIVED: Mapping[str, tuple[Callable[[Job], int], frozenset[str]]] = {
@@ -429,6 +460,7 @@ _CONSEQUENCES: Mapping[str, tuple[str, ...]] = {
     "lora_rank": ("the learning rate is not retuned to the number of trained weights",),
     "algorithm": ("learning rate and clip ratio are not retuned to the algorithm",),
     "max_staleness": ("seconds of training follow from it by themselves",),
+    f"{KNOB}{MAX_TURNS}": ("longer episodes, more tokens and more seconds of training follow from it by themselves",),
     MODEL: (
         "the arms begin at different success, and what is left to gain differs with it",
         "chat template, tokenizer, tokens and seconds of training follow from it by themselves",
@@ -442,6 +474,7 @@ def add_potential_confounders(claim: Hypothesis) -> Hypothesis:
     """Return the hypothesis with the confounds that its variables bring by themselves, before those that are feared."""
     varied = {} if claim.variable in SLOTS else claim.varied
     known = [f"{name}: {clause}" for name in sorted(varied) for clause in _CONSEQUENCES.get(name, ())]
+    known += [f"{name}: it is another game that is trained on" for name in sorted(varied) if name.startswith(KNOB)]
     steps, batches = (varied.get(name, ()) for name in ("steps", _BATCH))
     together = len({int(n) * int(size) for n, size in zip(steps, batches, strict=False)}) == 1
     if together or claim.matched == "episodes":  # each arm has as many episodes

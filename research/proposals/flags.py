@@ -20,12 +20,12 @@ from pydantic import BaseModel, ConfigDict
 from research.errors import BadTopic, DesignRefused
 from research.installation.base_job import require_agreement
 from research.proposals.actions import MOST_RUNGS, MOST_TOGETHER
-from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, field_value, value_text
+from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, field_value, value_text, variables
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS, code_name
 from research.text import did_you_mean
 from studies.records.design import BUILT_IN, LEAST_RUNGS, MODEL, is_expression
-from swarm.job import Job, tunables
+from swarm.job import Job
 
 EXAMPLE = "--vary group_size=4,16 --env guess"
 _VARY, _SET = f"--vary FIELD=VALUE,VALUE, such as {EXAMPLE}", "--set FIELD=VALUE, such as --set steps=80"
@@ -54,6 +54,8 @@ class RequestedComparison:
     """Of the values of slots: what was written, and the source that it names."""
     shape: Shape = "apart"
     """How the varied fields go together."""
+    evaluate_apart: bool = False
+    """Whether arms are evaluated at the values of the environment's knobs that they are trained at."""
 
     @classmethod
     def parse(
@@ -63,6 +65,7 @@ class RequestedComparison:
         base: Job | None = None,
         models: ComparedModels = NO_MODELS,
         shape: str | None = None,
+        evaluate_apart: bool = False,
     ) -> Self:
         """Return what flags say over a `base` job; raise BadTopic or DesignRefused for what no study can have."""
         code: dict[str, tuple[str, str]] = {}
@@ -83,7 +86,8 @@ class RequestedComparison:
             raise BadTopic("expected each field once among --vary and --set; found one twice; name it once")
         if constant and not varied:
             raise BadTopic(f"expected --set beside --vary; found it alone; say what is compared, such as {EXAMPLE}")
-        return cls(varied, constant, models=models, code=code, shape=_parse_shape(shape, varied))
+        joint = _parse_shape(shape, varied)
+        return cls(varied, constant, models=models, code=code, shape=joint, evaluate_apart=evaluate_apart)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -93,8 +97,8 @@ class RequestedComparison:
         models = ComparedModels.of(held.get("models", {}))
         brought = tuple(held.get("brought", ()))
         code = {name: tuple(known) for name, known in held.get("code", {}).items()}
-        shape = held.get("as", "apart")
-        return cls(vary, dict(held.get("set", {})), held.get("environment"), brought, models, code, shape)
+        shape, apart = held.get("as", "apart"), held.get("evaluate_apart", False)
+        return cls(vary, dict(held.get("set", {})), held.get("environment"), brought, models, code, shape, apart)
 
     def settings(self) -> dict[str, Any]:
         held: dict[str, Any] = {
@@ -105,6 +109,7 @@ class RequestedComparison:
             "brought": list(self.custom_environments),
             "models": self.models.settings(),
             "code": {name: list(known) for name, known in self.code.items()},
+            "evaluate_apart": self.evaluate_apart,
         }
         held = {name: value for name, value in held.items() if value}
         return {"wanted": held} if held else {}
@@ -121,7 +126,7 @@ class RequestedComparison:
         shape = [f"--as {self.shape}"] if self.shape != "apart" else []
         held = [f"--set {name}={value_text(value)}" for name, value in self.held.items()]
         place = [f"--env {shlex.quote(self.environment)}"] if self.environment else []
-        return " ".join([*vary, *shape, *held, *place])
+        return " ".join([*vary, *shape, *held, *place, *(["--evaluate-apart"] if self.evaluate_apart else [])])
 
     def list_varied(self, quote: Callable[[str], str] = str) -> list[str]:
         """Return what each `--vary` takes, with folders and code as `quote` writes them."""
@@ -217,8 +222,8 @@ def _split(text: str, expected: str) -> tuple[str, str]:
     name = name.strip()
     if not equals or not values.strip():
         raise BadTopic(f"expected {expected}; found {text!r}; write the field, an equals sign and values")
-    if name not in tunables() and not (name in (MODEL, *SLOTS) and expected == _VARY):
-        near = did_you_mean(name, tunables()) or f"; they are {', '.join(tunables())}"
+    if name not in variables() and not (name in (MODEL, *SLOTS) and expected == _VARY):
+        near = did_you_mean(name, variables()) or f"; they are {', '.join(variables())}"
         raise BadTopic(f"expected a field that can be varied; found {name!r}{near}")
     return name, values
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from research.errors import BadInput, DesignRefused
+from research.proposals.arms import set_knobs
 from research.text import did_you_mean
 from studies.metrics import Asked, MetricKind, Refused, kind_named, kind_of, kinds
 from studies.metrics.builtin import Gain, Success
@@ -134,7 +135,7 @@ class MetricChoice:
     def metric(self, jobs: Sequence[Job], episodes: int, *, models: bool = False) -> Metric:
         """Return the metric of a comparison of jobs, or of `models`; raise DesignRefused where it cannot be had."""
         asked = self.asked or RequestedMetric(Gain.name if models else Success.name)
-        environment = environments()[jobs[0].environment]
+        environment = set_knobs(jobs[0].environment, jobs[0].environment_args)
         others = sorted(set(environments()) - {environment.name})
         if find_kind(asked.kind).of_environment and asked.of not in others:
             raise DesignRefused(

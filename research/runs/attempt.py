@@ -190,7 +190,7 @@ class Attempt:
             if not is_untrained_run(self._spec.run):  # whose policy is the one that was evaluated
                 await self._evaluate(workers, "evaluator-final")
             if self._spec.run.runs_python:
-                environment = get_environment(self._spec.run.environment)
+                environment = get_environment(self._spec.run.environment).with_knobs(self._job.environment_args)
                 rewritten = not {"prompt", "agent"}.isdisjoint(self._spec.run.slots)
                 audit = await _call_server(replay(client, environment, random.SystemRandom(), rewritten=rewritten))
                 if audit.complaint is not None:

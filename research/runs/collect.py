@@ -42,6 +42,7 @@ from studies.records.procedure import Watchdog
 from studies.records.runs import EVIDENCE_CHANGED, NOT_MEASURABLE, TRAINING_NAN, Measurement, is_untrained_run
 from swarm.environments.play import rounds
 from swarm.environments.registry import get_environment
+from swarm.job import knobs_of
 
 NOTHING_SAID = AttemptOutcome(status="finished", code="ok", seconds=0.0, stages={})
 """Stands for the outcome of an attempt that wrote none."""
@@ -79,7 +80,8 @@ def collect(
     tracked = _read_run(folder, spec, read or read_tracking)
     history, run = history_of(tracked), spec.run
     stopped, steps, once = _find_stop_rule(spec, history, whole=tracked.ended), len(history), is_untrained_run(run)
-    there = run.model_copy(update={"environment": spec.other_environment})
+    usual = run.metric.model_copy(update={"knobs": {}})  # whose knobs the job does not name
+    there = run.model_copy(update={"environment": spec.other_environment, "metric": usual})
     evaluation = RunEvaluation(
         study=run.study,
         run_id=spec.run_id,
@@ -213,8 +215,9 @@ def _check_evaluation(
     name: str, evaluation: Evaluation, run: RunSpec, version: int, episodes: int, seed: int | None
 ) -> None:
     """Raise CollectError unless an evaluation has so many plays of hidden tasks: of those that a seed draws, if any."""
-    found = (evaluation.environment, evaluation.split, evaluation.policy_version)
-    if found != (expected := (run.environment, run.metric.split, version)):
+    found = (evaluation.environment, evaluation.split, evaluation.policy_version, evaluation.knobs)
+    expected = (run.environment, run.metric.split, version, knobs_of(run.metric.evaluated(run.job)))
+    if found != expected:
         raise CollectError("foreign_results", f"{name}: expected an evaluation of {expected}; found {found}")
     tasks = get_environment(run.environment).tasks(run.metric.split)
     plays = {(episode.task_id, episode.sample) for episode in evaluation.episodes}

@@ -219,6 +219,8 @@ class Evaluation(_StrictFile):
     episodes: list[EpisodeOutcome]
     transcripts: list[Transcript] = []
     """A few plays for people to read; empty in evaluations of versions that kept none."""
+    knobs: dict[str, Any] = {}
+    """What knobs of the environment were set to."""
 
     @property
     def success(self) -> float:

@@ -34,7 +34,7 @@ from studies.checks.conditions import CollectError, Row, extract_conditions, tas
 from studies.log.study import AttemptState
 from studies.records.runs import Conditions, WeightChange
 from swarm.client import AsyncSwarmClient
-from swarm.environments.base import Environment, Message, PlainGame, Task, said
+from swarm.environments.base import MAX_TURNS, Environment, Message, PlainGame, Task, said
 from swarm.environments.play import rounds
 from swarm.environments.registry import get_environment
 from swarm.errors import SwarmError
@@ -157,8 +157,9 @@ def extract_frames(record: EpisodeRecord, environment: Environment, task: Task) 
     prefixes = {(call.parent, call.context.ids) for call in path}
     if any((call.parent, call.context.ids) not in prefixes for call in record.record):
         return "it holds more than one conversation"
+    most = environment.knob(MAX_TURNS)
     for place, call in enumerate(path):
-        if not due:
+        if not due or place == most > 0:
             return "it goes on after its game is over"
         text, around = mark + "".join(call.context.texts), []
         for message in due:
@@ -171,7 +172,7 @@ def extract_frames(record: EpisodeRecord, environment: Environment, task: Task) 
         mark = "" if call.truncated is not False or not texts else texts[-1]  # it goes with what follows
         answer = "".join(text for at, text in enumerate(texts) if at not in special)
         due = game.answer(_parse_message(answer))
-    if due:
+    if due and len(path) != most:
         return "it ends before its game does"
     return frames
 

@@ -12,6 +12,7 @@ after a kill the controller does (`research.runs.launcher`), or the containers' 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import sys
@@ -49,6 +50,7 @@ from studies.records.runs import ENGINE_GONE, AttemptFailed
 from swarm.environments.base import Split, Task
 from swarm.environments.custom import is_custom, to_json
 from swarm.environments.registry import get_environment
+from swarm.job import knobs_of
 from swarm.wire import EVALUATION_STREAM
 
 TAIL_BYTES = 2000
@@ -193,7 +195,9 @@ def play_arguments(spec: AttemptSpec, role: Role, *, server: str, out: str) -> t
     """Return the arguments with which `swarm.environments` plays a role; an evaluator writes to `out`."""
     run = spec.run
     seed = run.seed if role == "client" else run.task_seed
-    bounds = ("--seed", str(seed), "--timeout", f"{spec.play_s:g}")
+    played = knobs_of(run.job if role == "client" else run.metric.evaluated(run.job))
+    knobs = ("--knobs", json.dumps(played)) if played and role != "evaluator-other" else ()  # not that environment's
+    bounds = ("--seed", str(seed), "--timeout", f"{spec.play_s:g}", *knobs)
     common = ("--environment", environment_of(spec, role), "--server", server, *bounds)
     if role == "client":
         code = [(slot, source) for slot, source in run.sources.items() if is_expression(source)]

@@ -23,7 +23,7 @@ from typing import Any, Final
 from studies.checks.training import training_curve
 from studies.log.study import RunState, StudyState
 from studies.records.base import canonical, digest
-from studies.records.design import SLOTS, Arm, Design, Hypothesis
+from studies.records.design import KNOB, SLOTS, Arm, Design, Hypothesis
 from studies.records.procedure import Phase
 from studies.records.runs import EVALUATED, EVIDENCE_CHANGED, EVIDENCE_MISSING
 
@@ -74,7 +74,12 @@ def claim_of(design: Design, hypothesis: str, names: Pair | None = None) -> tupl
     declared = found.declared
     if found.kind != "difference":
         declared = frozenset(name for name in declared if arms[0].overrides.get(name) != arms[1].overrides.get(name))
-    return arms, frozenset(name.split(".")[0] for name in declared)
+    return arms, frozenset(map(_root, declared))
+
+
+def _root(name: str) -> str:
+    """Return the field that a path is of; a knob is one by itself, not part of the environment."""
+    return name if name.startswith(KNOB) else name.split(".")[0]
 
 
 def find_undeclared_fields(
@@ -84,7 +89,7 @@ def find_undeclared_fields(
     _, declared = claim_of(design, hypothesis, names)
     sides = list(control), list(treatment)
     found = find_differing_fields([*sides[0], *sides[1]]) if all(sides) else ()
-    return tuple(name for name in sorted(found) if name.split(".")[0] not in declared | {"seed"})
+    return tuple(name for name in sorted(found) if _root(name) not in declared | {"seed"})
 
 
 def find_confounders(state: StudyState) -> dict[str, tuple[str, ...]]:

@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from studies.checks.conditions import Pair, claim_of, find_undeclared_fields, flatten
-from studies.records.design import MODEL, NO_CODE, SLOTS, Design
+from studies.records.design import KNOB, MODEL, NO_CODE, SLOTS, Design
 from studies.records.runs import Conditions
 
 TOKENS_TOLD: Final = 1.25
@@ -120,6 +120,10 @@ class _Pair:
     def describe(self, left: str, right: str) -> str:
         return f"{self.names[0]} has {left}, {self.names[1]} has {right}"
 
+    def causes(self, fields: frozenset[str]) -> list[str]:
+        """Return what the hypothesis varies of fields that bring a difference about; knobs make plays of any length."""
+        return sorted(name for name in self.declared if name in fields or name.startswith(KNOB))
+
     @property
     def by_time(self) -> bool:
         """Whether seconds decide what a run learns, as no number of steps ends it, or are what it is judged by."""
@@ -186,7 +190,7 @@ def _check_beginnings(pair: _Pair) -> Iterator[Violation]:
         counts = (f"{count} of {len(arm)} runs" for count, arm in zip(strays, pair.arms, strict=True))
         sentence = f"runs were evaluated on other tasks than their seeds draw: {pair.describe(*counts)}"
         yield Violation("evaluation_tasks", sentence, blocks=True)
-    means, sizes = pair.means("initial_success"), pair.known_values("evaluation_episodes")
+    metric, means, sizes = pair.design.metric, pair.means("initial_success"), pair.known_values("evaluation_episodes")
     played = [  # an evaluation that runs share counts once
         sum({conditions[run].untrained or run: count for run, count in arm.items()}.values())
         for conditions, arm in zip(pair.arms, sizes, strict=True)
@@ -197,7 +201,7 @@ def _check_beginnings(pair: _Pair) -> Iterator[Violation]:
     if means[0] != means[1] and pair.declared & {MODEL}:
         sentence = f"{began}: model brings that about, and what is left to gain differs"
         yield Violation("warm_start", sentence, blocks=False)
-    elif all(played) and not pair.declared & (_DECODING | _MODEL):
+    elif all(played) and not (pair.declared & (_DECODING | _MODEL) or metric.evaluates_apart(pair.declared)):
         share = fmean(means)
         error = math.sqrt(share * (1 - share) * sum(1 / count for count in played))
         if abs(means[0] - means[1]) > BEGINNINGS_BLOCK * error:
@@ -210,11 +214,11 @@ def _check_training(pair: _Pair) -> Iterator[Violation]:
     if tokens is not None and _ratio(*tokens) >= TOKENS_TOLD and not pair.declared >= _STEPS:
         amounts = pair.describe(f"{tokens[0]:,.0f}", f"{tokens[1]:,.0f}")
         sentence = f"{amounts} trained tokens a run, {_ratio(*tokens):.2f} times as many"
-        causes = ", ".join(sorted(pair.declared & _LENGTHS))
+        causes = ", ".join(pair.causes(_LENGTHS))
         sentence += f": {causes} brings that about" if causes else ""
         yield Violation("unequal_tokens", sentence, blocks=not causes and _ratio(*tokens) >= TOKENS_BLOCK)
     wall, judged = pair.means("wall_s", amount=True), pair.design.metric.unit == "seconds"
-    explained = pair.declared & _COSTS and (judged or not pair.by_time)
+    explained = pair.causes(_COSTS) and (judged or not pair.by_time)
     if wall is not None and _ratio(*wall) >= WALL_TOLD and not explained:
         blocks = pair.by_time and not judged  # where seconds are judged, shorter trainings may be the effect itself
         times = pair.describe(f"{wall[0]:.1f} s", f"{wall[1]:.1f} s")

@@ -7,7 +7,7 @@ here, and what a metric means is written in words beside its key. Code that a pl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, ClassVar, Final, Literal, Self
 
@@ -47,6 +47,8 @@ SUCCESS: Final = "hidden/success"
 """Key of the metric by which runs are judged unless the model is varied."""
 GAIN: Final = "hidden/success_gain"
 """Key of what a training added: the success after it less that before it, both of the run itself."""
+KNOB: Final = "environment."
+"""Before the name of each knob of the environment among a job's fields: `environment.max_turns`."""
 CONFIGURATION: Final = "configuration"
 """The variable of a hypothesis about several job fields at once; its values map each of them to its value."""
 
@@ -222,7 +224,7 @@ class Metric(EvolvingRecord):
 
     added_fields: ClassVar = frozenset({
         "reducer", "checkpoint", "worst", "kind", "name", "unit", "best", "threshold", "horizon", "schedule", "of",
-        "task_seed", "beside",
+        "task_seed", "beside", "knobs",
     })  # fmt: skip
 
     key: str = SUCCESS
@@ -259,6 +261,17 @@ class Metric(EvolvingRecord):
     own by their seeds. How plays are sampled follows from the run's seed in any case."""
     beside: Mapping[str, Metric] = {}
     """What else is measured of the same runs, for mediators of claims, by the name that they give it."""
+    knobs: Mapping[str, JsonValue] | None = None
+    """The environment's knobs at which all arms are evaluated, as in a job; None for what each run's own job has."""
+
+    def evaluated(self, job: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+        """Return a job with the environment's knobs as they are in evaluations."""
+        own = {name: value for name, value in job.items() if self.knobs is None or not name.startswith(KNOB)}
+        return own | dict(self.knobs or {})
+
+    def evaluates_apart(self, fields: Collection[str]) -> list[str]:
+        """Return the knobs among fields that arms differ in which differ in their evaluations, too."""
+        return sorted(name for name in fields if name.startswith(KNOB)) if self.knobs is None else []
 
     @property
     def cut_at(self) -> float | None:

@@ -242,10 +242,11 @@ def is_untrained_run(spec: RunSpec) -> bool:
 
 def shares_untrained(spec: RunSpec, untrained: RunSpec) -> bool:
     """Return whether a run of the same study may have the evaluation of an untrained policy as its own before training:
-    it provably begins with that policy and is evaluated on the same tasks; how many plays it takes may differ."""
+    it provably begins with that policy and is evaluated alike on the same tasks; how many plays it takes may differ."""
     one, other = spec.metric, untrained.metric
     alike = (spec.environment, one.split, one.task_seed) == (untrained.environment, other.split, other.task_seed)
-    return is_untrained_run(untrained) and spec.arm != PLUMBING_ARM and alike and begins_alike(spec.job, untrained.job)
+    jobs = one.evaluated(spec.job), other.evaluated(untrained.job)  # no policy begins with knobs: they are of plays
+    return is_untrained_run(untrained) and spec.arm != PLUMBING_ARM and alike and begins_alike(*jobs)
 
 
 def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
@@ -259,6 +260,7 @@ def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
         job={**plan.job, "seed": seed, **PLUMBING_JOB}, phase="noise",
         metric=Metric(
             key=key, meaning=f"share of {episodes} hidden episodes solved", episodes=episodes, task_seed=task_seed,
+            knobs=plan.judged.knobs,
         ),
     )  # fmt: skip
 
@@ -271,6 +273,7 @@ def screen_metric(metric: Metric) -> Metric:
             name=f"area under the search curve below {metric.threshold:g}",
             meaning=f"mean success on search tasks below {metric.threshold:g} over training",
             best=metric.threshold, threshold=metric.threshold, horizon=metric.horizon, schedule=metric.schedule,
+            knobs=metric.knobs,
         )  # fmt: skip
     key, meaning = (text.replace("hidden", "search") for text in (metric.key, metric.meaning))
     return metric.model_copy(update={"key": key, "meaning": meaning, "split": "search"})

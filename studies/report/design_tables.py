@@ -15,7 +15,7 @@ from typing import Any, Final
 from studies.checks.training import collapse_rate
 from studies.log.study import StudyState
 from studies.metrics import Refused, kind_of
-from studies.records.design import Design
+from studies.records.design import KNOB, Design
 from studies.records.procedure import CollapseRule, Screen, Watchdog
 from studies.records.runs import NOISE_ARM
 from studies.records.statements import value_of
@@ -113,6 +113,10 @@ def _measure_facts(design: Design) -> Iterator[Fact]:
     yield "Metric", f"{metric.key}: {metric.meaning}"
     same = "" if metric.task_seed is None else ", the same tasks in every run"
     yield "Measured on", f"{plural(metric.episodes, 'episode')} of the {metric.split} split, by the harness{same}"
+    for name in sorted({name for arm in design.arms for name in arm.overrides if name.startswith(KNOB)}):
+        locked = value_of({**design.base_job, **design.arm(design.control_arm).overrides}[name])
+        where = f"at {locked} in all arms" if metric.knobs is not None else "at each arm's own value, too"
+        yield name, f"trained at each arm's own value, evaluated {where}"
     if metric.kind:
         best = in_unit(f"{metric.best:g}", metric)
         yield "From worst to best", f"{number(metric.worst, unit=metric.unit)} to {best}"

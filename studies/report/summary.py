@@ -35,6 +35,7 @@ from studies.verdicts.recipe import BetterValue, find_untested_pairs, format_fie
 from studies.verdicts.wording import (
     StudyQuestion,
     deciding_interval,
+    explain_apart,
     find_unequal_training,
     name_judged_look,
     question_of,
@@ -116,7 +117,7 @@ def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAns
         yet = "nothing follows yet: the comparison is not judged."
         return HeadlineAnswer(claim.id, "none", "No verdict", _why_no_verdict(state, design, claim) + differ, yet)
     said = finding(claim, verdict, design.metric, deciding_interval(design, verdict))
-    said += describe_trainings(verdict, design.metric) + differ
+    said += describe_trainings(verdict, design.metric) + explain_apart(claim, design.metric) + differ
     if verdict.last is not None:
         said += f" This is the {name_judged_look(design, verdict)}."
     elif not state.is_settled(claim.id):

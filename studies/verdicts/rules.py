@@ -72,6 +72,8 @@ def judge(case: JudgeInput) -> Verdict:
             if not math.isfinite(value):
                 raise ValueError(f"the value of run {run} must be finite; found {value}")
     finding = _find(case)
+    if finding.verdict != "invalid" and (apart := wording.explain_apart(case.claim, case.design.metric)):
+        finding = replace(finding, reason=finding.reason + apart)
     shown = finding.verdict in ("supported", "refuted")
     mediators = judge_mediators(case, _gate_level(case) if shown and case.claim.mediators else None)
     return _verdict(case, finding, mediators=tuple(mediators))

@@ -175,6 +175,12 @@ def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:
     return f"The {effect_of(claim)} is {larger} by {size} with {high} than with {low}. "
 
 
+def explain_apart(claim: Hypothesis, metric: Metric) -> str:
+    """Return that the arms of a claim are evaluated in unlike games, where they are."""
+    apart = " and ".join(metric.evaluates_apart(claim.declared))
+    return f" The task itself differs between the arms: each is evaluated at its own {apart}." if apart else ""
+
+
 def explain_equivalence(same: Equivalence, level: float, how: TestUsed) -> str:
     return (
         f"The whole {how.span((same.low, same.high), level, corrected=False)} lies inside the equivalence "

@@ -4,6 +4,7 @@ from swarm.environments.base import (
     Demonstration,
     Environment,
     Game,
+    Knob,
     Message,
     Outcome,
     Split,
@@ -20,6 +21,6 @@ from swarm.environments.base import (
 from swarm.environments.registry import environments, get_environment
 
 __all__ = [
-    "Demonstration", "Environment", "Game", "Message", "Outcome", "Split", "Task", "Tool", "ToolUse", "calling",
+    "Demonstration", "Environment", "Game", "Knob", "Message", "Outcome", "Split", "Task", "Tool", "ToolUse", "calling",
     "calls_of", "environments", "get_environment", "said", "text_of", "tool", "tool_result",
 ]  # fmt: skip

@@ -6,7 +6,8 @@
                                           [--transcripts 2] [--during]
 
 Both take --tasks FILE (these tasks, a JSON list of {"id", "data"}, instead of a split's), --agent FILE.py[:NAME] (an
-agent of one's own instead of the environment's; with tasks of its own it needs no environment), --concurrency, --seed,
+agent of one's own instead of the environment's; with tasks of its own it needs no environment), --knobs JSON (as
+{"max_turns": 3}), --concurrency, --seed,
 --timeout (seconds that one play may take) and --unchanged (refuse the user's files if they are saved while they are
 loaded). A --slot is code for a part of the environment's own client (`swarm.environments.user_code`): reward, advantage
 (of a job with `external_advantages`), task_weights, prompt, agent. The server's client token is read from AJET_TOKEN.
@@ -32,6 +33,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
+
+from pydantic import TypeAdapter
 
 from swarm.client import Agent, AgentFailed, AgentMisplays, AsyncSwarmClient
 from swarm.client.async_client import EPISODE_TIMEOUT_S
@@ -130,7 +133,7 @@ def _load(arguments: argparse.Namespace) -> PlaySetup:
     code = None if (folder := _code_folder(arguments)) is None else code_hash(folder)
     if arguments.environments:
         add_folder(arguments.environments)
-    environment = load_playable(arguments.environment) if arguments.environment else None
+    environment = load_playable(arguments.environment).with_knobs(arguments.knobs) if arguments.environment else None
     posed = isinstance(environment, PlayableEnvironment)  # its tasks were posed when it was brought
     if posed:
         bound_resource(resource.RLIMIT_AS, MOST_BYTES)
@@ -199,6 +202,7 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
     agent, name = setup.agent, setup.environment.name if setup.environment else None
     if setup.environment is not None and arguments.agent is None:
         agent = report_failures(agent_of(setup.environment, on_play=plays.record))
+    knobs = {"knobs": arguments.knobs} if arguments.knobs else {}
     owner = os.environ.get(processes.OWNER, "evaluate")
     async with AsyncSwarmClient(arguments.server, token, owner=owner, code=setup.code) as client:
         play = partial(
@@ -211,11 +215,11 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
                 results = await play(episodes=episodes, seed=arguments.seed + version)
                 require_version(results, version)
                 if arguments.episodes in (None, episodes):  # else they are all there, and its server had forgotten some
-                    write_json(arguments.out, file.add(outcomes(results, name, arguments.split, kept(results))))
+                    write_json(arguments.out, file.add(outcomes(results, name, arguments.split, kept(results)) | knobs))
             summary: dict[str, Any] = {"evaluations": len(file)}
         else:
             played = await play(episodes=arguments.episodes or EPISODES, seed=arguments.seed)
-            found = outcomes(played, name, arguments.split, kept(played))
+            found = outcomes(played, name, arguments.split, kept(played)) | knobs
             write_json(arguments.out, found)
             known = [episode["success"] for episode in found["episodes"] if episode["success"] is not None]
             failed = sum(bool(result.failed) for result in played)
@@ -236,6 +240,8 @@ def _parse_arguments() -> argparse.Namespace:
         action = actions.add_parser(name)
         action.add_argument("--environment", help="a built-in environment, or one that was brought, NAME@HASH")
         action.add_argument("--environments", type=Path, help="folder of those that were brought")
+        knobs = TypeAdapter(dict[str, Any]).validate_json
+        action.add_argument("--knobs", type=knobs, default={}, help="JSON object: what its knobs are set to")
         action.add_argument("--server", required=True, type=_address, help="address of the swarm server")
         action.add_argument("--tasks", type=Path, help='JSON list of {"id", "data"}: play these only')
         action.add_argument("--agent", metavar="FILE.py[:NAME]", help="play with this agent")

@@ -15,6 +15,7 @@ decides its split, the same on every machine and in every version: whatever must
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import random
@@ -22,7 +23,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal, Self
+
+from swarm.errors import InvalidRequest
+from swarm.job import KNOB
 
 Split = Literal["train", "search", "hidden"]
 Message = dict[str, Any]
@@ -59,6 +63,50 @@ class Demonstration:
 
     messages: Sequence[Message]
     tools: Sequence[Tool] = ()
+
+
+KnobValue = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A setting of games that a job may choose: `Knob(4, (3, 4, 6), "guesses in a play", (1, 12))`."""
+
+    default: KnobValue
+    values: tuple[KnobValue, ...]
+    """Values worth trying: numbers from low to high; of words (like names) all, the plainest first; False and True."""
+    does: str
+    """What it changes, in one line."""
+    range: tuple[float, float] | None = None
+    """Of a number, its least and largest value; None: the first and the last of `values`."""
+    synonyms: tuple[str, ...] = ()
+    """How people name it in a topic (lower case)."""
+
+    def describe(self) -> str:
+        """Return which values it takes, in words."""
+        if isinstance(self.default, bool | str):
+            return " or ".join(str(value).lower() for value in self.values)
+        low, high = map(float, self.range or (self.values[0], self.values[-1]))
+        return f"{'a whole number' if isinstance(self.default, int) else 'a number'} from {low:g} to {high:g}"
+
+    def take(self, value: object) -> KnobValue | None:
+        """Return a value as games read it (6.0 is 6); None for one that the knob does not take."""
+        if isinstance(self.default, bool | str) or isinstance(value, bool) or not isinstance(value, int | float):
+            return value if type(value) is type(self.default) and value in self.values else None
+        low, high = self.range or (self.values[0], self.values[-1])
+        taken = type(self.default)(value) if low <= value <= high else None  # type: ignore[operator]
+        return taken if taken == value else None
+
+
+MAX_TURNS: Final = "max_turns"
+PLAYER_TURNS: Final = Knob(
+    0, (0, 2, 4, 8),
+    "Answers of the policy after which a play is over, worth what it is worth so far; 0: as many as the game takes.",
+    (0, 1000),
+    ("max turns", "more turns", "fewer turns", "maximum turns", "maximum number of turns", "turn cap", "cap on turns",
+     "turn limit", "max steps of the agent", "agent's max steps", "max steps"),
+)  # fmt: skip
+"""The knob that any environment of games has, as the built-in player sees to it."""
 
 
 class Game:
@@ -103,6 +151,34 @@ class Environment(ABC):
     Every outcome says each of them."""
     sizes: ClassVar[Mapping[Split, int]] = {"train": 1024, "search": 256, "hidden": 512}
     """How many tasks of each split `generate` is asked for."""
+
+    knobs: ClassVar[Mapping[str, Knob]] = {}
+    """What a job may set of its games, by name (up to 24 of a-z, 0-9 and _); tasks are the same at any value."""
+    _knob_values: Mapping[str, KnobValue] = {}
+
+    def list_knobs(self) -> Mapping[str, Knob]:
+        """Return its knobs, those of the built-in player among them where that plays it."""
+        return dict(self.knobs) if self.has("agent") else {MAX_TURNS: PLAYER_TURNS, **self.knobs}
+
+    def knob(self, name: str) -> Any:
+        """Return what one of its knobs is set to."""
+        return self._knob_values[name] if name in self._knob_values else self.list_knobs()[name].default
+
+    def with_knobs(self, values: Mapping[str, object]) -> Self:
+        """Return this environment with knobs set; raise InvalidRequest for one that it has not, or a value of none."""
+        known, taken = self.list_knobs(), dict[str, Any]()
+        for name, value in values.items():
+            if name not in known:
+                raise InvalidRequest(
+                    f"expected a knob of {self.name} ({', '.join(known) or 'none'}); found {name!r:.60}"
+                )
+            taken[name] = known[name].take(value)
+            if taken[name] is None:
+                expected = f"{KNOB}{name}: expected {known[name].describe()} in {self.name}"
+                raise InvalidRequest(f"{expected}; found {value!r:.60}", param=name)
+        other = copy.copy(self)
+        other._knob_values = {**self._knob_values, **taken}
+        return other if taken else self
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """Return all tasks of a split, in a fixed order."""

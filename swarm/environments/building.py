@@ -28,11 +28,12 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from numbers import Real
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from swarm.environments.base import Demonstration, Environment, Game, Split, Task, split_of
+from swarm.environments.base import Demonstration, Environment, Game, Knob, Split, Task, split_of
 from swarm.environments.custom import (
     DEMONSTRATIONS,
     LONGEST_ID,
@@ -208,6 +209,7 @@ ASKED: Final = "asked"
 POSED: Final = 8
 """Tasks of each split that are posed, to see that they can be."""
 _SPLIT_LINES: Final = "add some, or name a split in each line"
+_KNOB = re.compile(r"[a-z][a-z0-9_]{0,23}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -338,11 +340,28 @@ def _describe(environment: Environment) -> dict[str, Any]:
             )
     if not isinstance(synonyms, tuple | list) or not all(isinstance(name, str) and name.strip() for name in synonyms):
         raise InvalidRequest(f"expected synonyms as a tuple of texts of {kind}; found {synonyms!r:.80}")
+    for name, knob in dict(environment.knobs).items():
+        if not _is_sound(name, knob):
+            raise InvalidRequest(
+                f"expected the knob {name!r:.60} of {kind} as Knob(default, (value, value, ...), 'what it changes', "
+                f"(least, largest)), each value one that it takes; found {knob!r:.120}"
+            )
     return {
         "name": environment.name, "title": environment.title, "measures": environment.measures,
         "synonyms": [name.casefold() for name in synonyms], "reward_range": ends,
         "solved_at": None if solved_at is None else float(solved_at), "facts": ranges,
+        "knobs": {name: asdict(knob) for name, knob in environment.knobs.items()},
     }  # fmt: skip
+
+
+def _is_sound(name: Any, knob: Any) -> bool:
+    try:
+        values = [knob.default, *knob.values]
+        sound = isinstance(knob, Knob) and _KNOB.fullmatch(name) and isinstance(knob.does, str) and len(values) > 2
+        sound = sound and all(_KNOB.fullmatch(value) for value in values if isinstance(value, str))
+        return bool(sound) and values == [*map(knob.take, values)] and all(map(str.strip, knob.synonyms))
+    except (AttributeError, TypeError, ValueError):
+        return False
 
 
 def _two_numbers(given: Any) -> list[float] | None:

@@ -14,10 +14,15 @@ import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from statistics import fmean
+from typing import ClassVar, Self
 
 from swarm.environments.base import (
+    MAX_TURNS,
+    PLAYER_TURNS,
+    Knob,
     Message,
     Outcome,
     PlainEnvironment,
@@ -97,12 +102,13 @@ _PARTIAL = 0.5
 
 
 class GuessGame(PlainGame):
-    """One play: `GUESSES` guesses at a secret in [low, high]."""
+    """One play: so many guesses at a secret in [low, high]; a hint sums up all of them, or is of the last one alone."""
 
-    def __init__(self, low: int, high: int, secret: int) -> None:
+    def __init__(self, low: int, high: int, secret: int, guesses: int = GUESSES, hint: str = "bounds") -> None:
         self._low, self._high, self._secret = low, high, secret
         self._width = high - low + 1
-        self._left = GUESSES
+        self._left = guesses
+        self._hint = hint
         self._found = False
 
     @property
@@ -125,7 +131,10 @@ class GuessGame(PlainGame):
             self._low = max(self._low, guess + 1)
         elif guess > self._secret:
             self._high = min(self._high, guess - 1)
-        return [] if self._found or self._left == 0 else self.opening()
+        if self._found or self._left == 0:
+            return []
+        side = "above" if guess < self._secret else "below"
+        return self.opening() if self._hint == "bounds" else [{"role": "user", "content": f"{side} {guess}"}]
 
     def outcome(self) -> Outcome:
         """Return 1 for the number found, else 0.5 times the share of the window's bits that the hints gave away."""
@@ -144,6 +153,18 @@ class Guess(PlainEnvironment):
         "guessing game", "number guessing", "guess the number", "higher lower", "higher/lower", "guess", "multi-turn",
     )  # fmt: skip
     measures = f"the number is found within {GUESSES} guesses"
+    knobs: ClassVar = {
+        MAX_TURNS: replace(PLAYER_TURNS, default=GUESSES, values=(3, 4, 6), does="Guesses of a play.", range=(1, 12)),
+        "hint": Knob(
+            "bounds", ("bounds", "side"), "What answers a wrong guess: all that is still possible, or its side alone.",
+        ),
+    }  # fmt: skip
+
+    def with_knobs(self, values: Mapping[str, object]) -> Self:
+        other = super().with_knobs(values)
+        if MAX_TURNS in values:
+            other.measures = f"the number is found within {other.knob(MAX_TURNS)} guesses"  # type: ignore[misc]
+        return other
 
     def problems(self) -> Iterator[tuple[str, Task]]:
         for width in _WIDTHS:
@@ -155,7 +176,8 @@ class Guess(PlainEnvironment):
                     yield name, Task(name, {"low": low, "high": high, "secret": secret}, kind)
 
     def game(self, task: Task) -> GuessGame:
-        return GuessGame(task.data["low"], task.data["high"], task.data["secret"])
+        data = task.data
+        return GuessGame(data["low"], data["high"], data["secret"], self.knob(MAX_TURNS), self.knob("hint"))
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> str:
         return str(task.data["secret"])
@@ -188,14 +210,19 @@ _HEEDS = 0.8
 _MARKET_RIGHT = 0.55
 
 
+_OFFERED = tuple(
+    tool(name, f"The {name} of an item.", item="string") for name in ("price", "stock", "weight", "origin")
+)
+"""The first is of use."""
+
+
 class MarketGame(PlainGame):
-    """One purchase: `TURNS` messages, of which the last must be its total."""
+    """One purchase: so many messages, of which the last must be its total."""
 
-    tools: Sequence[Tool] = (tool("price", "The price of an item.", item="string"),)
-
-    def __init__(self, item: str, delivery: int, prices: Mapping[str, int]) -> None:
+    def __init__(self, item: str, delivery: int, prices: Mapping[str, int], turns: int = TURNS, tools: int = 1) -> None:
         self._item, self._delivery, self._prices = item, delivery, prices
-        self._left = TURNS
+        self._left = turns
+        self.tools: Sequence[Tool] = _OFFERED[:tools]
         self._success = False
 
     def opening(self) -> list[Message]:
@@ -217,7 +244,8 @@ class MarketGame(PlainGame):
         if call.error:
             return call.error
         if call.name != "price":
-            return f"no tool {call.name}"
+            offered = (known["function"]["name"] for known in self.tools)
+            return "not known" if call.name in offered else f"no tool {call.name}"
         return str(self._prices.get(str(call.arguments.get("item")), "no such item"))
 
     def outcome(self) -> Outcome:
@@ -233,6 +261,10 @@ class Market(PlainEnvironment):
         "tool calling", "tool-calling", "tool use", "tool calls", "tools", "function calling", "price lookup", "market",
     )  # fmt: skip
     measures = "the total of a looked-up price and the delivery is right"
+    knobs: ClassVar = {
+        MAX_TURNS: replace(PLAYER_TURNS, default=TURNS, values=(2, 3, 5), does="Answers of a play.", range=(1, 12)),
+        "tools": Knob(1, (1, 2, 4), "Tools offered, of which one is of use.", synonyms=("number of tools",)),
+    }  # fmt: skip
 
     def problems(self) -> Iterator[tuple[str, Task]]:
         numbers = range(1, _DEAREST + 1)
@@ -244,7 +276,8 @@ class Market(PlainEnvironment):
             yield name, Task(name, data, "total of one digit" if price + delivery < 10 else "total of two digits")
 
     def game(self, task: Task) -> MarketGame:
-        return MarketGame(task.data["item"], task.data["delivery"], task.data["prices"])
+        data = task.data
+        return MarketGame(data["item"], data["delivery"], data["prices"], self.knob(MAX_TURNS), self.knob("tools"))
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> Message | str:
         if any(message["role"] == "tool" for message in messages):

@@ -25,7 +25,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from swarm.environments.base import Demonstration, Environment, Message, Split, Task
+from swarm.environments.base import Demonstration, Environment, Knob, Message, Split, Task
 from swarm.errors import InvalidRequest
 
 _WORDS = re.compile(r"\w+")
@@ -204,6 +204,8 @@ class Manifest(BaseModel):
     solved_at: float | None = None
     facts: Mapping[str, tuple[float, float]] = Field(default_factory=dict)
     """What a study may judge it by besides: each from its worst to its best value."""
+    knobs: Mapping[str, Knob] = Field(default_factory=dict)
+    """What a job may set of its games."""
     reference: str
     """What the user typed to bring it."""
     source: CodeSource
@@ -221,7 +223,8 @@ class Manifest(BaseModel):
 
     def digest(self) -> str:
         """Return the sha256 over all that it is, but for what the user typed."""
-        known = self.model_dump(mode="json", exclude={"reference", *(() if self.facts else ("facts",))})
+        unsaid = [name for name in ("facts", "knobs") if not getattr(self, name)]  # of which older ones have no word
+        known = self.model_dump(mode="json", exclude={"reference", *unsaid})
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -236,7 +239,7 @@ class CustomEnvironment(Environment):
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
-        for name in ("title", "measures", "reward_range", "solved_at", "facts"):
+        for name in ("title", "measures", "reward_range", "solved_at", "facts", "knobs"):
             setattr(self, name, getattr(manifest, name))
         self.name = manifest.full_name  # type: ignore[misc]  # of each one its own
         self.synonyms = (*manifest.synonyms, manifest.name)  # type: ignore[misc]
@@ -277,6 +280,9 @@ class CustomEnvironment(Environment):
                 f"expected the code of {self.name} as it was brought; found another in {folder}; {self._remedy}"
             )
         return files
+
+    def has(self, part: str) -> bool:
+        return self.manifest.own_agent if part == "agent" else super().has(part)
 
     def require_unchanged(self) -> None:
         """Raise InvalidRequest where its tasks or its code are not there as they were brought."""

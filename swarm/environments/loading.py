@@ -18,10 +18,10 @@ import importlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 from swarm.environments.adapters import adapt
 from swarm.environments.base import Environment, Game, Message, Outcome, Split, Task
@@ -141,6 +141,11 @@ class PlayableEnvironment(CustomEnvironment):
 
     def game(self, task: Task) -> Game:
         return self.played.game(task)
+
+    def with_knobs(self, values: Mapping[str, object]) -> Self:
+        other = super().with_knobs(values)
+        other.played = self.played.with_knobs(values)
+        return other
 
     async def agent(self, episode: Any) -> Any:
         return await self.played.agent(episode)

@@ -261,10 +261,11 @@ _KEPT = ("role", "content", "tool_calls", "reasoning_content")
 
 
 async def play(
-    game: Game, episode: Episode[Any], prompt: Callable[..., Any] | None = None
+    game: Game, episode: Episode[Any], prompt: Callable[..., Any] | None = None, most: int = 0
 ) -> tuple[list[Message], Outcome]:
     """Play a game with the episode's policy; return its conversation and worth. What may block runs in a thread.
-    `prompt` gives what the policy reads first for the game's own messages."""
+    `prompt` gives what the policy reads first for the game's own messages; 0 is no bound on the answers."""
+    answers = 0
     plain = isinstance(game, PlainGame)
     messages = chat_messages(await _call_method(plain, game.opening), "opening")
     if prompt is not None:
@@ -282,7 +283,8 @@ async def play(
         said = reply.raw["choices"][0]["message"]
         messages.append({name: said[name] for name in _KEPT if name == "content" or said.get(name)})
         following = chat_messages(await _call_method(plain, game.answer, dict(messages[-1])) or [], "answer")
-        if not following:
+        answers += 1
+        if not following or answers == most:
             return messages, await _call_method(plain, game.outcome)
         messages += following
 
@@ -313,7 +315,7 @@ def agent_of(
     async def agent(episode: Episode[Any]) -> Outcome:
         game = await _call_method(isinstance(environment, PlainEnvironment), environment.game, episode.task)
         if player is None:
-            messages, found = await play(game, episode, prompt)
+            messages, found = await play(game, episode, prompt, environment.knob("max_turns"))
         else:
             messages = chat_messages(await call(player, episode, game) or [], "agent")
             found = await _call_method(isinstance(game, PlainGame), game.outcome)

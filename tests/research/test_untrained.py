@@ -57,7 +57,7 @@ OTHER: dict[str, Any] = {
     "environment": "arith", "model": {"kind": "tiny", "seed": 1}, "start_from": "elsewhere", "backend": "fake",
     "temperature": 0.7, "max_tokens": 8, "max_context": 128, "max_concurrency": 8, "kv_cache_bytes": 1 << 20,
     "engine": "others", "device": "cuda", "dtype": "bfloat16", "lease_ttl_s": 5.0, "drain_timeout_s": 5.0,
-    "verl": {"gpus": 2}, "tracking": {"project": "mine"},
+    "verl": {"gpus": 2}, "environment_args": {"max_turns": 3}, "tracking": {"project": "mine"},
 }  # fmt: skip
 """Another value of each job field that is no matter of training alone."""
 

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, ValidationError
 
+from studies.records.design import KNOB as RECORDED_KNOB
 from swarm.errors import HALF_A_CHARACTER, to_invalid_request
-from swarm.job import TINY_CONTEXT, Job, PathModel, TinyModel
+from swarm.job import KNOB, TINY_CONTEXT, Job, PathModel, TinyModel
 from swarm.verl_config import VerlFields
 from swarm.wire import BeginRequest, EndRequest, Status, StreamStatus, stream_label
 
@@ -195,3 +196,18 @@ def test_what_was_found_is_shown_short_and_in_ascii(fields: dict[str, Any], star
         BeginRequest(**fields)
     line = str(to_invalid_request(refused.value))
     assert (line.startswith(start), line.isascii(), line.isprintable(), len(line) < 200) == (True, True, True, True)
+
+
+def test_a_knob_is_written_as_a_field_of_its_own_and_read_back_and_changes_no_other_job() -> None:
+    fields = {"environment.max_turns": 3, "environment.hint": "side"}
+    job = Job.model_validate({"environment_args": {"max_turns": 9}, **fields})
+    assert job.environment_args == {"max_turns": 3, "hint": "side"}
+    assert {name: value for name, value in job.model_dump(mode="json").items() if "environment" in name} == {
+        "environment": "guess", **fields,
+    }  # fmt: skip
+    assert Job.from_record(job.value()) == Job.model_validate_json(job.model_dump_json()) == job
+    assert (Job(environment_args={}).digest(), job.digest() == Job().digest()) == (Job().digest(), False)
+    assert not Job().equals(job)
+    assert Job().differences(job)[-1] == "environment.max_turns None, not 3"
+    assert not Job().continues(job)
+    assert KNOB == RECORDED_KNOB  # records know nothing of jobs

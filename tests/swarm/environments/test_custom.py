@@ -42,11 +42,11 @@ class Echo(Environment):
 """
 
 
-def brought_in(parent: Path, plays: int = 1, **changed: Any) -> CustomEnvironment:
+def brought_in(parent: Path, plays: int = 1, code: str = CODE_TEXT, **changed: Any) -> CustomEnvironment:
     draft = parent / "draft"
     (draft / "tasks").mkdir(parents=True)
     (draft / CODE).mkdir()
-    (draft / CODE / "environment.py").write_text(CODE_TEXT)
+    (draft / CODE / "environment.py").write_text(code)
     for split in SPLITS:
         tasks = [Task(f"{split}-{n}", {"word": f"{split} {n}"}, "short") for n in range(8)]
         (draft / "tasks" / f"{split}.json").write_text(to_json(tasks))
@@ -56,7 +56,7 @@ def brought_in(parent: Path, plays: int = 1, **changed: Any) -> CustomEnvironmen
         "name": "echo", "title": "an echo", "measures": "it is the same", "reward_range": (0, 1), "solved_at": 1,
         "reference": "./echo", "source": CodeSource(kind="folder", place="environment.py"),
         "splits": dict.fromkeys(SPLITS, 8), "drawn_by": "splits", "hidden_apart": True, "demonstrations": plays,
-        "hashes": {"code": files_hash({"environment.py": CODE_TEXT.encode()}), "data": data_hash(draft)}, **changed,
+        "hashes": {"code": files_hash({"environment.py": code.encode()}), "data": data_hash(draft)}, **changed,
     })  # fmt: skip
     (draft / MANIFEST).write_text(manifest.model_dump_json())
     return CustomEnvironment.open(draft.rename(parent / manifest.full_name))
