@@ -29,7 +29,7 @@ def test_a_page_says_in_its_first_lines_who_should_read_on(page: Path) -> None:
     assert re.search(r"^\*For \S", "\n".join(page.read_text().splitlines()[:5]), re.MULTILINE)
 
 
-LONGER = {"docs/architecture.md": 250, "docs/attacks.md": 190, "docs/modules.md": 500}
+LONGER = {"docs/architecture.md": 250, "docs/attacks.md": 200, "docs/modules.md": 500}
 """The account of the code, and tables that code writes or tests hold line by line."""
 
 

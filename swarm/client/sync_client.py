@@ -124,6 +124,7 @@ class SwarmClient(_Blocking, Connectable):
         named: StreamTasks[TaskT] = self._run(AsyncSwarmClient.register_tasks, list(tasks), stream)
         return named
 
+    advantages = _blocking(AsyncSwarmClient.advantages)
     erase = _blocking(AsyncSwarmClient.erase)
     give_up_open = _blocking(AsyncSwarmClient.give_up_open)
     episodes = _blocking(AsyncSwarmClient.episodes)

@@ -104,11 +104,11 @@ def test_a_corrupt_study_is_listed_and_stops_no_command_on_others(ajet: Ajet, fi
     ajet("study", "show", "torn").refused("torn")
 
 
-def test_a_generated_reward_is_named_with_its_hash_and_its_author(ajet: Ajet, study: Synthetic) -> None:
+def test_code_is_named_with_its_hash_and_its_language(ajet: Ajet, study: Synthetic) -> None:
     study.lock(coded_design())
     shown = " ".join(ajet("study", "show").out.split())
     sha = hashlib.sha256(SOURCE.encode()).hexdigest()[:16]
-    assert ("reward dense" in shown, f"planner's model, 2 lines, sha256 {sha}" in shown) == (True, True)
+    assert ("code dense" in shown, f"2 lines, sha256 {sha}; Python" in shown) == (True, True)
     assert ajet("study", "show", "--json").data["design"]["code"] == {"dense": SOURCE}
 
 
