@@ -13,10 +13,11 @@ from studies.errors import (
     StoreError,
     StudiesError,
 )
+from studies.log.entries import AttemptState, RunState
 from studies.log.event import Event, EventType
 from studies.log.event_log import BudgetClock, EventLog, StudyLog
 from studies.log.fold import fold
-from studies.log.study import AttemptState, RunState, StudyState
+from studies.log.study import StudyState
 from studies.verdicts.judge import judge_hypothesis
 
 __all__ = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -140,6 +140,12 @@ def default_learning_rate(model: ModelSpec, lora_rank: int) -> float:
     if not isinstance(model, PathModel):
         return 1e-3
     return 5e-4 if lora_rank else 2e-5
+
+
+def spread_knobs(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a job's fields with each knob as a field of its own."""
+    knobs = fields.pop("environment_args", None) or {}
+    return fields | {f"{KNOB}{name}": knobs[name] for name in sorted(knobs)}
 
 
 class Job(Canonical):
@@ -453,12 +459,8 @@ class Job(Canonical):
         rest = {name: held for name, held in value.items() if not name.startswith(KNOB)}
         return {**rest, "environment_args": {**(rest.get("environment_args") or {}), **knobs}}
 
-    @model_serializer(mode="wrap")
-    def _spread_knobs(self, dump: Callable[[Any], dict[str, Any]]):  # type: ignore[no-untyped-def]  # noqa: ANN202
-        """Write each knob as a field of its own; a return type would be all that the schema of a job says."""
-        found = dump(self)
-        knobs = found.pop("environment_args", None) or {}
-        return found | {f"{KNOB}{name}": knobs[name] for name in sorted(knobs)}
+    # without a return type, which would be all that the schema of a job says
+    _spread_knobs = model_serializer(mode="wrap")(lambda self, dump: spread_knobs(dump(self)))
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:

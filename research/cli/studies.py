@@ -19,8 +19,9 @@ from research.scheduler.approvals import describe_cost, how_to_answer
 from research.scheduler.required_runs import open_hypotheses, runs_left
 from research.text import format_flag
 from studies import RunState, StudyState
+from studies.log.entries import ApprovalAnswer, LoggedApprovalRequest, PlannerNote
 from studies.log.event_log import lock_error
-from studies.log.study import ASK_RULE, ApprovalAnswer, LoggedApprovalRequest, PlannerNote
+from studies.log.study import ASK_RULE
 from studies.proof import DOES_NOT_FOLLOW, verdict_fault
 from studies.records.design import is_expression
 from studies.records.statements import metric_name

@@ -24,8 +24,8 @@ from research.text import format_seconds
 from sandboxes import ProcessSandbox, SandboxError
 from studies import Event, EventLog, EventType, HeadMoved, LeaseHeld, StudyLog, StudyState
 from studies.checks.confounders import VIOLATION_CODES
+from studies.log.entries import ApprovalAnswer, LoggedApprovalRequest
 from studies.log.event_log import Change
-from studies.log.study import ApprovalAnswer, LoggedApprovalRequest
 from studies.records.procedure import Amendment
 from studies.records.runs import INVALID_CODES
 from studies.records.verdict import Origin

@@ -20,7 +20,7 @@ from research.runs.files import AttemptProgress
 from research.text import format_seconds
 from studies import RunState, StudyState
 from studies.checks.conditions import CollectError, read_collected
-from studies.log.study import AttemptState
+from studies.log.entries import AttemptState
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Phase
 from studies.records.runs import NOISE_ARM

@@ -42,7 +42,7 @@ from research.orchestration.server import PrefectServer, PrefectUnavailable, cli
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.approvals import describe_cost, how_to_answer
 from studies import EventLog, RunState, StudyLog, StudyState
-from studies.log.study import AttemptState
+from studies.log.entries import AttemptState
 
 
 def question_of(state: StudyState) -> prefect_api.Question | None:

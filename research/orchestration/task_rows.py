@@ -41,7 +41,7 @@ from research.scheduler.required_runs import (
     to_required_run,
 )
 from studies import RunState, StudyState
-from studies.log.study import AttemptState
+from studies.log.entries import AttemptState
 from studies.records.design import SUCCESS
 
 StateKind = Literal["PENDING", "SCHEDULED", "RUNNING", "COMPLETED", "FAILED", "CRASHED", "CANCELLED"]

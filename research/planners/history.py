@@ -21,7 +21,7 @@ from typing import Any, Final
 from research.proposals.actions import Note, Plan, Revise, SideAction
 from research.proposals.arms import arm_text
 from studies import StudyState
-from studies.log.study import PlannedExploration, PlannerNote
+from studies.log.entries import PlannedExploration, PlannerNote
 from studies.records.alpha import AlphaLedger, AlphaLedgers
 from studies.records.base import JsonValue, canonical
 from studies.records.design import MODEL, Design, Hypothesis

@@ -31,7 +31,7 @@ from research.installation.machine import Span, describe
 from research.runs.files import AttemptFolder, AttemptSpec, EvaluationName
 from research.runs.wandb_log import TrackedRun, find_log, read_log
 from studies.checks.conditions import CollectError, Row, extract_conditions, tasks_hash
-from studies.log.study import AttemptState
+from studies.log.entries import AttemptState
 from studies.records.runs import Conditions, WeightChange
 from swarm.client import AsyncSwarmClient
 from swarm.environments.base import MAX_TURNS, Environment, Message, PlainGame, Task, said

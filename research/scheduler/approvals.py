@@ -30,7 +30,7 @@ from research.scheduler.required_runs import (
 from research.scheduler.steps import AskApproval, AskCandidate, PlanRun, Step
 from research.text import format_seconds
 from studies import StudyState
-from studies.log.study import LoggedApprovalRequest
+from studies.log.entries import LoggedApprovalRequest
 from studies.records.procedure import Phase
 from studies.records.runs import UNTRAINED_RUN
 from studies.records.verdict import ApprovalRequest

@@ -66,7 +66,8 @@ from research.scheduler.required_runs import (
 from research.text import format_seconds, memoize_last
 from studies import RunState, StudyState
 from studies.checks.training import PLUMBING, find_fault, find_zero_lr_run
-from studies.log.study import BUDGET_RULE, LOOK_RULE, Decision
+from studies.log.entries import Decision
+from studies.log.study import BUDGET_RULE, LOOK_RULE
 from studies.records.base import JsonValue, canonical
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Phase, Screen

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from research.scheduler.steps import FAILURES, SHRINK_RULE
 from research.text import memoize_last
 from studies import RunState, StudyState
-from studies.log.study import ASK_RULE, Decision
+from studies.log.entries import Decision
+from studies.log.study import ASK_RULE
 from studies.records.alpha import exploration_spec
 from studies.records.design import Design, Hypothesis, NoisePlan, RunSpec
 from studies.records.procedure import Phase

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from studies.log.study import BUDGET_EXHAUSTED
+from studies.log.entries import BUDGET_EXHAUSTED
 from studies.records.design import Arm, RunSpec
 from studies.records.procedure import Phase, Selection
 from studies.records.runs import VETOED

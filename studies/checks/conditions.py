@@ -21,7 +21,8 @@ from statistics import fmean
 from typing import Any, Final
 
 from studies.checks.training import training_curve
-from studies.log.study import RunState, StudyState
+from studies.log.entries import RunState
+from studies.log.study import StudyState
 from studies.records.base import canonical, digest
 from studies.records.design import KNOB, SLOTS, Arm, Design, Hypothesis
 from studies.records.procedure import Phase

@@ -21,7 +21,8 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, Final
 
-from studies.log.study import RunState, StudyState
+from studies.log.entries import RunState
+from studies.log.study import StudyState
 from studies.records.design import Hypothesis, RunSpec
 from studies.records.procedure import CollapseRule, StartRule
 from studies.records.runs import PLUMBING_ARM, Conditions, TrainingCurve, is_untrained_run, shares_untrained

@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, get_args
 
-from studies.log.event import Event, EventType, ImpossibleEvent, rule
-from studies.log.study import (
-    LOOK_RULE,
+from studies.log.entries import (
     ApprovalAnswer,
     Decision,
     LoggedAmendment,
     LoggedApprovalRequest,
     Stamp,
-    StudyState,
     VerdictContext,
     Veto,
 )
+from studies.log.event import Event, EventType, ImpossibleEvent, rule
+from studies.log.study import LOOK_RULE, StudyState
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan
 from studies.records.procedure import Act, Amendment, Selection, Sizing

@@ -17,19 +17,18 @@ from pydantic import ValidationError
 
 from studies.errors import LogCorrupt, StudiesError
 from studies.log.claims import supersede
-from studies.log.event import RULES, Event, EventType, ImpossibleEvent, rule
-from studies.log.study import (
+from studies.log.entries import (
     AttemptState,
     AttemptStatus,
     NoteKind,
     PlannedExploration,
     PlannerAct,
     PlannerNote,
-    RoundState,
     RunState,
     Stamp,
-    StudyState,
 )
+from studies.log.event import RULES, Event, EventType, ImpossibleEvent, rule
+from studies.log.study import RoundState, StudyState
 from studies.records.alpha import Exploration, exploration_spec
 from studies.records.analysis import MADE, AnalysisResult
 from studies.records.design import Arm, RunSpec

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from studies.checks.conditions import CollectError, extract_conditions, mean_facts, play_variance, read_collected
-from studies.log.study import RunState, StudyState
+from studies.log.entries import RunState
+from studies.log.study import StudyState
 from studies.metrics import Refused, Results, other_environment
 from studies.metrics.registry import values_of
 from studies.records.runs import EVIDENCE_CODES

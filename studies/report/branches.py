@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from studies.log.study import PlannerNote, StudyState
+from studies.log.entries import PlannerNote
+from studies.log.study import StudyState
 from studies.records.procedure import PlanNode
 from studies.report.elements import Block, Row, Text, section, table
 from studies.report.prose import mark

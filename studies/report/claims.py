@@ -15,7 +15,8 @@ from difflib import unified_diff
 from statistics import fmean
 from typing import Final
 
-from studies.log.study import BUDGET_EXHAUSTED, LoggedAmendment, StudyState, Veto
+from studies.log.entries import BUDGET_EXHAUSTED, LoggedAmendment, Veto
+from studies.log.study import StudyState
 from studies.records.design import REWARD, Design, Hypothesis, is_expression
 from studies.records.statements import statement, statement_of
 from studies.records.verdict import Verdict, planner_label

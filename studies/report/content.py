@@ -14,7 +14,8 @@ from typing import Final
 
 from studies.checks.conditions import INITIAL
 from studies.errors import ReportError
-from studies.log.study import PlannedExploration, StudyState
+from studies.log.entries import PlannedExploration
+from studies.log.study import StudyState
 from studies.records.analysis import ANALYSE, MADE, AnalysisResult
 from studies.records.base import digest
 from studies.records.runs import TRAINING_AREA

@@ -21,8 +21,9 @@ from typing import Any, Final
 
 from studies.checks.conditions import INITIAL, CollectError, read_collected
 from studies.errors import ReportError
+from studies.log.entries import RunState
 from studies.log.event_log import lock_error
-from studies.log.study import RunState, StudyState
+from studies.log.study import StudyState
 from studies.metrics import Asked, Refused, Results
 from studies.metrics.base import success_curve
 from studies.metrics.registry import define_metric, kinds, values_of

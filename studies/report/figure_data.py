@@ -9,7 +9,8 @@ from statistics import fmean
 from typing import Final
 
 from studies.checks.conditions import INITIAL
-from studies.log.study import RunState, StudyState
+from studies.log.entries import RunState
+from studies.log.study import StudyState
 from studies.records.design import REWARD
 from studies.records.procedure import Phase
 from studies.records.runs import NOISE_ARM, TRAINING_AREA

@@ -13,7 +13,8 @@ from datetime import datetime
 from statistics import fmean
 
 from studies.checks.conditions import INITIAL
-from studies.log.study import AttemptState, PlannerNote, RunState, StudyState
+from studies.log.entries import AttemptState, PlannerNote, RunState
+from studies.log.study import StudyState
 from studies.records.design import Design
 from studies.records.runs import PLUMBING_ARM
 from studies.records.statements import metric_name

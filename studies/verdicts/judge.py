@@ -17,7 +17,8 @@ from studies.checks.conditions import CollectError, pairs_of, read_collected
 from studies.checks.confounders import Violation, lint_conditions, lint_jobs
 from studies.checks.training import detect_collapse, has_started
 from studies.log import event_log
-from studies.log.study import RunState, StudyState, VerdictContext
+from studies.log.entries import RunState, VerdictContext
+from studies.log.study import StudyState
 from studies.records.design import GAIN, SUCCESS, Design, Metric
 from studies.records.procedure import Phase, Sizing
 from studies.records.runs import Conditions

@@ -25,8 +25,8 @@ from research.proposals.actions import DEFAULT_TABLE as SETTLING_TABLE
 from research.runs.wandb_log import ReadTracking
 from research.scheduler.steps import FAILURES, Decide
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
+from studies.log.entries import ApprovalAnswer
 from studies.log.event_log import lock_name, write_lock
-from studies.log.study import ApprovalAnswer
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Design, Metric, NoisePlan
 from studies.records.procedure import Noise

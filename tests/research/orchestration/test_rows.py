@@ -29,8 +29,8 @@ from research.orchestration.task_rows import (
 )
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress
 from studies import StudyState
+from studies.log.entries import AttemptState
 from studies.log.event import Event, EventType
-from studies.log.study import AttemptState
 from studies.records.design import RunSpec
 from studies.records.procedure import InterimAnalysis
 from studies.records.runs import NOISE_ARM

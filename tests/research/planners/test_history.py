@@ -24,7 +24,7 @@ from research.planners.history import (
     sanitize_line,
 )
 from research.proposals.actions import AskUser, Note, Replicate, Revise
-from studies.log.study import PlannerNote
+from studies.log.entries import PlannerNote
 from studies.records.alpha import AlphaLedgers, RoundOutcome
 from tests.golden import assert_golden
 from tests.research.designs import claim, design

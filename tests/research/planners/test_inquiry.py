@@ -20,7 +20,7 @@ from research.planners.endpoint import OpenAiEndpoint, Recorder, Replay
 from research.planners.llm import LlmPlanner, PlannerOptions
 from research.planners.tools import DATA
 from studies import EventType, StudyState
-from studies.log.study import PlannerAct
+from studies.log.entries import PlannerAct
 from studies.records.analysis import AnalysisResult
 from studies.records.procedure import Amendment
 from studies.report.run_tables import planner_facts

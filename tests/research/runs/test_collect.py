@@ -20,7 +20,7 @@ from research.runs.files import AttemptFolder, AttemptSpec, EpisodeOutcome, Eval
 from research.runs.provenance import build_conditions, count_neighbours
 from research.runs.wandb_log import TrackedRun, parse, read_log
 from studies.checks.conditions import CollectError
-from studies.log.study import AttemptState
+from studies.log.entries import AttemptState
 from studies.records.procedure import Watchdog
 from studies.records.runs import Conditions
 from swarm.environments.play import rounds

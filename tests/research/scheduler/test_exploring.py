@@ -28,9 +28,10 @@ from research.runs.workers import SEARCH_TRANSCRIPTS
 from research.scheduler.steps import EXPLORED
 from studies import EventType, RunState, StudyLog, StudyState, fold
 from studies.errors import LogCorrupt, StudiesError
+from studies.log.entries import Decision
 from studies.log.event import Event, compose_event
 from studies.log.event_log import lock_name
-from studies.log.study import BUDGET_RULE, Decision
+from studies.log.study import BUDGET_RULE
 from studies.proof import Proof, verify
 from studies.records.alpha import Exploration
 from studies.records.design import Arm

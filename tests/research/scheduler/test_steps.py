@@ -13,7 +13,7 @@ from research.controller.progress import progress_lines
 from research.scheduler.required_runs import find_failure
 from research.scheduler.steps import BUDGET_CODE, END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
 from studies import EventType, StudyState
-from studies.log.study import AttemptState, AttemptStatus, RunState
+from studies.log.entries import AttemptState, AttemptStatus, RunState
 from studies.records.design import Design, Metric, RunSpec
 from studies.records.procedure import Amendment, Knob, Replication, Rung, Screen
 from studies.records.runs import EXCLUDED_CODES, GENERATED_CODE_FAILED, INVALID_CODES, WITHIN_REACH_OF_CODE, WORST_CODES

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from studies.log.study import PlannerAct, PlannerNote, Stamp, StudyState
+from studies.log.entries import PlannerAct, PlannerNote, Stamp
+from studies.log.study import StudyState
 from studies.records.procedure import PlanNode
 from studies.report.branches import END, OUTSIDE, score_plan
 

@@ -10,7 +10,7 @@ import pytest
 
 from research.planners.history import RoundFacts
 from studies import StudyState
-from studies.log.study import PlannerNote
+from studies.log.entries import PlannerNote
 from studies.records.design import CONFIGURATION, Arm
 from studies.records.verdict import PlannerMessage
 from studies.report.build import render_report
