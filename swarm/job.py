@@ -440,8 +440,8 @@ class Job(Canonical):
     """Evaluation episodes that training waits for after each step of `evaluate_after` or `eval_every`. Default 64."""
     external_advantages: bool = False
     """Before each update training waits for the advantages of the batch's episodes, which a client computes from their
-    rewards in place of the algorithm (`GET` and `POST /advantages`; `swarm.environments play --advantage`); the
-    algorithm still says what the clip holds. Default false."""
+    rewards in place of the algorithm (`GET` and `POST /advantages`; `swarm.environments play --slot`); the algorithm
+    still says what the clip holds. Default false."""
     verl: VerlFields | None = None
     """What the backend `verl` has of its own: Ray's address, how many learn and answer.
     Default None: that of each field. Other backends refuse it."""

@@ -369,14 +369,14 @@ class Training:
         except TimeoutError:
             raise BackendError(
                 f"advantage: expected the advantages of step {step} within {ADVANTAGES_S:g} s (the job's "
-                "external_advantages); nobody gave them: `swarm.environments play --advantage` does"
+                "external_advantages); nobody gave them: `swarm.environments play --slot advantage=FILE.py` does"
             ) from None
         finally:
             self.awaited_advantages, self.waiting = AwaitedAdvantages(), None
 
     def take_advantages(self, given: GivenAdvantages) -> AwaitedAdvantages:
         """Go on with a batch's advantages, if training waits for these; raise InvalidRequest for another number."""
-        if given.batch == self.awaited_advantages.batch:
+        if given.batch == self.awaited_advantages.batch and not self._advantages.done():
             if (count := len(self.awaited_advantages.rewards)) != len(given.advantages):
                 found = f"expected {count} advantages, one for each episode; found {len(given.advantages)}"
                 raise InvalidRequest(found, param="advantages")

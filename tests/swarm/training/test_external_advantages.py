@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from swarm.training import loop
+from swarm.wire import GivenAdvantages
 from tests.swarm.server.support import Served, eventually, job, serving
 
 NONE = {"batch": "", "rewards": [], "groups": []}
@@ -72,6 +73,16 @@ async def test_a_batch_that_nobody_answers_fails_the_training_and_names_the_slot
         await served.play_step()
         status = await eventually(served.status, lambda status: status["state"] == "FAILED")
     assert status["reason"].startswith("advantage: expected the advantages of step 1 within")
+
+
+async def test_numbers_that_come_as_training_gives_up_are_taken_by_nobody(tmp_path: Path) -> None:
+    async with serving(tmp_path, job(external_advantages=True)) as served:
+        await served.play_step()
+        batch, training = await awaited(served), served.server.training
+        for task in training._tasks:
+            task.cancel()  # as a stop and the end of its patience do
+        given = GivenAdvantages(batch=batch["batch"], advantages=(1.0, 2.0, 3.0, 4.0))
+        assert training.take_advantages(given).batch == batch["batch"]
 
 
 async def test_a_job_without_them_waits_for_none(tmp_path: Path) -> None:
