@@ -20,6 +20,20 @@ from tests.swarm.store.support import HERE, began, opened, played, shape
 NEWEST = "0010"
 
 
+def test_a_store_that_lacks_advantages_alone_is_brought_over_with_its_rows(url: str) -> None:
+    engine = open_database(url, HERE)
+    now = shape(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.text("alter table steps drop column advantages"))
+        connection.execute(sa.text("insert into steps values (1, 2, 3, '{}')"))
+        connection.execute(sa.text("update alembic_version set version_num = '0009'"))
+    with engine.connect() as connection:
+        migrate(connection)
+        assert tuple(connection.execute(sa.text("select * from steps")).one()) == (1, 2, 3, "{}", None)
+    assert shape(engine) == now
+    engine.dispose()
+
+
 def as_first(url: str) -> sa.Engine:
     """Return a store as 0.1.0 made it, with a row in each table that has got columns since."""
     engine = open_database(url, HERE)
