@@ -53,6 +53,8 @@ class Expression:
         self.text = text.strip().removeprefix("=").strip()
         if not self.text or len(self.text) > MOST_CHARACTERS:
             raise InvalidRequest(f"expected an expression of 1 to {MOST_CHARACTERS} characters; found {len(self.text)}")
+        if not self.text.isprintable():  # a comment may hold anything
+            raise InvalidRequest(f"expected visible characters on one line; found {self.text[:80]!r}")
         try:
             body = _InFloats().visit(ast.parse(self.text, mode="eval"))
             self.names = {node.id for node in ast.walk(body) if isinstance(node, ast.Name)} - _CALLS.keys()

@@ -45,6 +45,7 @@ def test_any_text_is_a_number_or_refused_and_never_anything_else(text: str) -> N
     "", "=", "x" * (MOST_CHARACTERS + 1), "__import__('os')", "reward.real", "[1][0]", "'a'", "lambda: 1", "pow(2, 3)",
     "min(1)", "abs(1, 2)", "min(*reward, 1)", "max(1, 2, key=abs)", "(x := 1)", "{1}", "1 if 2", "1 @ 2", "1 // 0",
     "reward in n", "f'{reward}'", "1; 2", "9" * 400, "(" * 250 + "1" + ")" * 250, "1j", "await reward", "x\0",
+    "reward  # \u202e", "(reward\n)",
 ])  # fmt: skip
 def test_what_is_more_than_arithmetic_is_refused_as_it_is_read(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
