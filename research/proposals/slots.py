@@ -21,7 +21,7 @@ from studies.records.design import BUILT_IN, REWARD, is_expression
 from swarm.environments.base import PlainEnvironment
 from swarm.environments.expressions import MOST_CHARACTERS, Expression
 from swarm.environments.registry import environments
-from swarm.environments.user_code import PLAY_NUMBERS, Advantage
+from swarm.environments.user_code import MOST_S, PLAY_NUMBERS, Advantage
 from swarm.environments.user_code import SLOTS as TAKES
 from swarm.errors import InvalidRequest
 
@@ -110,7 +110,7 @@ def code_rule(python: bool) -> str:
     )
     form = f"an expression behind `=` (arithmetic, comparisons, if/else, min, max, abs; {MOST_CHARACTERS} characters)"
     if python:
-        form = f"Python source (at most {MOST_BYTES} bytes, the standard library alone, a second a call) or {form}"
+        form = f"Python source (at most {MOST_BYTES} bytes, the standard library alone, {MOST_S:g} s a call) or {form}"
     return (
         "A hypothesis may vary code in place of a job field: its `variable` is a slot, its `control` 'built-in', its "
         f"`treatment` a short name you give, such as 'dense-hint', and its `code` {form}. The "
