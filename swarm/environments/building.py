@@ -357,9 +357,11 @@ def _describe(environment: Environment) -> dict[str, Any]:
 def _is_sound(name: Any, knob: Any) -> bool:
     try:
         values = [knob.default, *knob.values]
+        json.dumps(asdict(knob), allow_nan=False)  # as a manifest holds it
         sound = isinstance(knob, Knob) and _KNOB.fullmatch(name) and isinstance(knob.does, str) and len(values) > 2
         sound = sound and all(_KNOB.fullmatch(value) for value in values if isinstance(value, str))
-        return bool(sound) and values == [*map(knob.take, values)] and all(map(str.strip, knob.synonyms))
+        sound = sound and not isinstance(knob.synonyms, str) and all(map(str.strip, knob.synonyms))
+        return bool(sound) and values == [*map(knob.take, values)]
     except (AttributeError, TypeError, ValueError):
         return False
 

@@ -306,6 +306,10 @@ def agent_of(
     """Return the agent of an environment, or one that carries its games' messages; `on_play` hears of games only.
     `player` plays a game in place of `play`, and returns its messages."""
     if environment.has("agent"):
+        if reward or prompt or player:
+            raise InvalidRequest(
+                f"expected no reward, prompt or agent for {environment.name}, which plays and judges by itself"
+            )
 
         async def own(episode: Episode[Any]) -> Outcome:
             return judge_outcome(environment, await environment.agent(episode))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,7 @@ def test_who_plays_by_an_agent_of_its_own_has_its_own_knobs_alone() -> None:
     {"speed": 3}, {"Speed": SPEED}, {"speed": replace(SPEED, default=10)}, {"speed": replace(SPEED, values=(1,))},
     {"speed": replace(SPEED, values=(1, "2"))}, {"speed": replace(SPEED, range=("a", 2))},
     {"speed": replace(SPEED, does=3)}, {"speed": replace(SPEED, synonyms=(" ",))}, {3: SPEED},
+    {"speed": replace(SPEED, range=(0, math.inf))}, {"speed": replace(SPEED, synonyms="pace")},
     {"speed": Knob("a b", ("a b", "c"), "words")}, {"s" * 25: SPEED},
 ])  # fmt: skip
 def test_a_knob_that_is_none_is_refused_when_it_is_brought(knobs: Any, tmp_path: Path) -> None:

@@ -258,6 +258,9 @@ async def test_an_environment_may_play_by_an_agent_of_its_own_that_returns_an_ou
     assert (found.reward, found.success, found.facts) == (0.5, True, {"turns": 1.0})
     with pytest.raises(RewardFailed, match=r"Outcome.*float"):
         await agent_of(Own())(FakeEpisode(said("8")))  # type: ignore[arg-type]
+    for code in ({"reward": max}, {"prompt": max}, {"player": max}):
+        with pytest.raises(InvalidRequest, match="plays and judges by itself"):
+            agent_of(Own(), **code)  # type: ignore[arg-type]
 
 
 async def test_a_reward_function_is_shown_the_conversation_and_what_the_game_said() -> None:
