@@ -268,6 +268,8 @@ class DesignDraft:
                 found = f"found {metric_name(metric)}, of plays at each arm's own value; ask for --metric area"
                 raise DesignRefused(f"expected a metric of evaluations where {varied[0]} differs; {found}")
             held = {f"{KNOB}{name}": value for name, value in self.job.environment_args.items()}
+            if self.replication:  # whose game has defaults of its own
+                held |= {name: value for name, value in self.comparison.arms[0].overrides.items() if name in varied}
             return metric.model_copy(update={"knobs": held})
         return metric.model_copy(update={"meaning": f"{metric.meaning}, each arm at its own {' and '.join(varied)}"})
 
@@ -363,8 +365,9 @@ def _draft_search(
         raise DesignRefused("the control of the screen is no valid job; choose other constants")
     job = Job.model_validate(values)
     _require_environment(job)
-    for name, value in ((searched.field, value) for searched in knobs for value in searched.values):
-        set_knobs(job.environment, knobs_of({name: value}))
+    tried = [knobs_of({searched.field: value}) for searched in knobs for value in searched.values]
+    for candidate in tried:
+        set_knobs(job.environment, candidate)
     played = set_knobs(job.environment, job.environment_args)
     held = {**{f"{KNOB}{name}": played.knob(name) for name in played.list_knobs()}, **job.model_dump()}
     control = Arm(name=CONTROL, overrides={knob.field: held[knob.field] for knob in knobs})
@@ -389,7 +392,7 @@ def _draft_search(
             probability=proposed.probability,
         ),
     )  # fmt: skip
-    replication = _replication_jobs(proposal, comparison)
+    replication = _replication_jobs(proposal, comparison, tried)
     most, apart = min(points, MOST_CANDIDATES), proposal.evaluate_apart
     return DesignDraft(comparison, effect, 1, screen, most, replication, evaluate_apart=apart)
 
@@ -411,7 +414,9 @@ def _rung_steps(job: Job, knobs: Sequence[Knob], metric: Metric) -> int:
     )
 
 
-def _replication_jobs(proposal: ProposeDesign, comparison: ResolvedArms) -> tuple[Job, ...]:
+def _replication_jobs(
+    proposal: ProposeDesign, comparison: ResolvedArms, tried: Sequence[Mapping[str, Scalar]] = ()
+) -> tuple[Job, ...]:
     if proposal.replication is None:
         return ()
     other = proposal.replication.environment
@@ -419,8 +424,8 @@ def _replication_jobs(proposal: ProposeDesign, comparison: ResolvedArms) -> tupl
         raise DesignRefused(f"expected a replication in one of {', '.join(environments())}; found {other!r}")
     if other == proposal.environment:
         raise DesignRefused(f"expected a replication in another environment than {other}; found the same")
-    for job in comparison.jobs:
-        set_knobs(other, job.environment_args)
+    for knobs in (*(job.environment_args for job in comparison.jobs), *tried):
+        set_knobs(other, knobs)
     return tuple(job.model_copy(update={"environment": other}) for job in comparison.jobs)
 
 

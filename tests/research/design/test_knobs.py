@@ -146,6 +146,10 @@ def test_candidates_of_a_search_are_all_scored_at_the_control_s_value() -> None:
     tried = found.arms[0].model_copy(update={"overrides": {TURNS: 6}})
     spec = screen_spec("s", found, "d", tried, 5)
     assert (spec.job[TURNS], spec.metric.evaluated(spec.job).get(TURNS)) == (6, None)  # the game's own
+    there = wish(screen=screen, replication=ProposedReplication(environment="market"))  # where it is another one
+    assert compiled(1e6, hypotheses=(), proposal=there).metric.knobs == {TURNS: 4}
+    hints = screen.model_copy(update={"knobs": (knob, ProposedKnob(field=HINT, values=("bounds", "side")))})
+    assert "hint" in (told(there.model_copy(update={"screen": hints}), hypotheses=()) or "")
     wrong = screen.model_copy(update={"knobs": (knob.model_copy(update={"values": (3, 500)}),)})
     assert "from 1 to 12" in (told(wish(screen=wrong), hypotheses=()) or "")
 
