@@ -26,7 +26,7 @@ from studies.metrics import Asked
 from studies.metrics.builtin import Transfer
 from studies.records.procedure import Watchdog
 from studies.records.runs import MODEL_CHANGED, TRAINING_NAN, AttemptFailed
-from swarm.wire import ServerState, Status
+from swarm.wire import AwaitedAdvantages, ServerState, Status
 from tests.research.factories import edit, make_order, with_run, with_schedule
 from tests.research.model_folders import model_at
 from tests.research.runs.fake_attempt import FakeAttempt, Play, evaluate, for_ever, train
@@ -165,6 +165,26 @@ async def test_a_training_that_a_rule_stops_is_evaluated_once_no_update_is_in_pr
     outcome = await attempt.run()
     assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up"), outcome.reason
     assert attempt.playing == 0
+
+
+async def test_a_client_that_a_rule_stops_first_answers_the_batch_that_waits_for_its_advantages(
+    folder: AttemptFolder,
+) -> None:
+    order, asked = with_run(make_order().model_copy(update=STRICT), slots={"advantage": "= reward"}), list[int]()
+
+    async def play(attempt: FakeAttempt) -> int:
+        attempt.server.step, attempt.server.facts = 2, {"metrics": BLOWN}
+        return await for_ever(attempt)
+
+    async def advantages() -> AwaitedAdvantages:
+        asked.append(attempt.playing)
+        return AwaitedAdvantages(rewards=(1.0,) if len(asked) < 3 else ())
+
+    attempt = FakeAttempt(folder, order, client=play)
+    attempt.server.advantages = advantages  # type: ignore[attr-defined]
+    attempt._training = TrainingMonitor(folder, order, Log(BLOWN, BLOWN))
+    outcome = await attempt.run()
+    assert (outcome.status, outcome.stopped_by, asked) == ("finished", "kl_blow_up", [1, 1, 1]), outcome.reason
 
 
 def sha256(path: Path) -> str:
