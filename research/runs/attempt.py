@@ -260,7 +260,7 @@ class Attempt:
                     for role, (worker, ended) in players.items():  # one that evaluates ends once it sees that
                         self._require_good_end(role, worker, await ended)
                 elif self._job.external_advantages:  # a batch that its client leaves behind would never be learned
-                    while not trained.done() and (await _call_server(client.advantages())).rewards:
+                    while not trained.done() and (await _call_server(client.advantages())).rewards:  # noqa: ASYNC110
                         await asyncio.sleep(POLL_S)
             finally:
                 stops.cancel()
