@@ -221,7 +221,7 @@ class AwaitedAdvantages(Growing):
     batch: str = ""
     """Its name; empty where training waits for none."""
     rewards: tuple[float, ...] = ()
-    """What its episodes are worth, in the learner's order."""
+    """What its episodes are worth, in the learner's order, without those of weight 0."""
     groups: tuple[int, ...] = ()
     """Which group each of them is of; groups are numbered from 0."""
 

@@ -356,7 +356,8 @@ class Training:
     async def _ask_advantages(self, groups: tuple[Group, ...]) -> tuple[float, ...]:
         """Wait until a client gives the advantages of a batch that is not settled yet: it is settled with them, so that
         it is learned again with the same ones; a server that dies before forms a batch anew, and asks again."""
-        step, samples, numbers = self.step + 1, list_samples(groups), dict[str, int]()
+        step, numbers = self.step + 1, dict[str, int]()
+        samples = [sample for sample in list_samples(groups) if sample.weight > 0]  # others belong to no group
         self.awaited_advantages = AwaitedAdvantages(
             batch=f"{step}-{secrets.token_hex(8)}", rewards=tuple(sample.reward for sample in samples),
             groups=tuple(numbers.setdefault(sample.group, len(numbers)) for sample in samples),
@@ -365,7 +366,8 @@ class Training:
         self.waiting = f"step {step} waits for the advantages of {len(samples)} episodes"
         try:
             async with asyncio.timeout(ADVANTAGES_S):
-                return await self._advantages
+                given = iter(await self._advantages if samples else ())
+            return tuple(next(given) if sample.weight > 0 else 0.0 for sample in list_samples(groups))
         except TimeoutError:
             raise BackendError(
                 f"advantage: expected the advantages of step {step} within {ADVANTAGES_S:g} s (the job's "

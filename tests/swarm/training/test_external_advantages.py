@@ -85,6 +85,20 @@ async def test_numbers_that_come_as_training_gives_up_are_taken_by_nobody(tmp_pa
         assert training.take_advantages(given).batch == batch["batch"]
 
 
+async def test_an_episode_of_weight_0_is_of_no_group_that_a_client_is_told(tmp_path: Path) -> None:
+    async with serving(tmp_path, job(external_advantages=True)) as served:
+        for reward, weight in ((1.0, 1.0), (5.0, 0.0)):
+            lease = await served.begin("a")
+            await served.chat(lease)
+            await served.end(lease, reward, weight=weight)
+        await served.play_step("bb")
+        batch = await awaited(served)
+        assert (batch["rewards"], batch["groups"]) == ([1.0, 0.0, 1.0], [0, 1, 1])
+        await give(served, batch["batch"], 1.0, 2.0, 3.0)
+        await served.until(step=1, state="ROLLING")
+        assert learned(served) == [[1.0, 0.0, 2.0, 3.0]]
+
+
 async def test_a_job_without_them_waits_for_none(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         await asyncio.wait_for(served.play_to(1), 60)
