@@ -125,11 +125,11 @@ def try_code(study: str, isolation: Isolation, slot: str, source: str, environme
     try:
         tried = ("python3", "-c", _TRIAL, slot, f"/input/{slot}.py", environment)
         handle = _run({f"{slot}.py": source.encode()}, tried, study, "example", isolation)
-        ended = handle.wait()
+        ended, logs = handle.wait(), handle.logs()
     except (NotReady, SandboxError):
         return
-    if ended is not None and ended.reason != "finished":
-        said = sanitize_line(last_lines(handle.logs(), 2, 400))
+    if ended is not None and ended.reason in ("error", "timeout", "out_of_memory"):  # others are not the code's doing
+        said = sanitize_line(last_lines(logs, 2, 400))
         raise DesignRefused(f"code: tried on a play in {environment}, it ended by {ended.reason}: {said}")
 
 

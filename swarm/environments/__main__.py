@@ -140,7 +140,9 @@ def _load(arguments: argparse.Namespace) -> PlaySetup:
     if environment is None and not (arguments.agent and arguments.tasks):
         raise InvalidRequest("expected --environment, or an --agent with --tasks of its own; found neither")
     if arguments.agent and (arguments.reward or arguments.slot.keys() - {"advantage", "task_weights"}):
-        raise InvalidRequest("expected --agent or --reward: an agent returns its own reward; found both")
+        raise InvalidRequest(
+            "expected --agent or --reward, or a --slot of theirs: an agent plays and judges; found both"
+        )
     slots = arguments.slot | ({"reward": arguments.reward} if arguments.reward else {})
     advantage = Advantage.load(slots["advantage"]) if "advantage" in slots else None
     if arguments.tasks or environment is None:

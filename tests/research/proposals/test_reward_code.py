@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -11,11 +12,14 @@ from pydantic import ValidationError
 
 from research.design.comparison import StatisticalRequirements
 from research.errors import BadInput, DesignRefused, ResearchError
+from research.isolation.mode import UNISOLATED
+from research.planners import analysis
 from research.proposals.actions import DEFAULT_TABLE, KILL, UNRULED, Condition, ProposedRule, decide, rules_for
 from research.proposals.flags import RequestedComparison
 from research.proposals.metric_choice import MetricChoice, RequestedMetric, default_effect
 from research.proposals.slots import MOST_BYTES, SLOTS, check_code_in, code_name
 from research.text import describe
+from sandboxes import Exit
 from studies.records.procedure import Rule
 from studies.records.verdict import Verdict
 from swarm.job import Job
@@ -210,6 +214,19 @@ def test_an_expression_names_what_its_slot_has_in_the_environment(slot: str, sou
     with pytest.raises(DesignRefused, match=told):
         check_code_in("guess", [(slot, source)])
     return None
+
+
+@pytest.mark.parametrize(("reason", "refused"), [
+    ("error", True), ("timeout", True), ("out_of_memory", True), ("finished", False), ("stopped", False),
+    ("lost", False), ("killed", False),
+])  # fmt: skip
+def test_code_is_refused_for_what_it_did_and_not_for_what_became_of_its_container(
+    reason: Any, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = SimpleNamespace(wait=lambda: Exit(reason, 1), logs=lambda: "KeyError: 'worth'")
+    monkeypatch.setattr(analysis, "_run", lambda *_: ended)
+    with pytest.raises(DesignRefused, match="KeyError") if refused else nullcontext():
+        analysis.try_code("s", UNISOLATED, "reward", SLOTS["reward"].built_in, "guess")
 
 
 @pytest.mark.parametrize("slot", ["task_weights", "prompt", "agent"])
