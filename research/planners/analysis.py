@@ -46,7 +46,10 @@ with open("/workspace/results/result.json", "w", encoding="utf-8") as file:
 
 _TRIAL: Final = """
 import asyncio, sys
-from swarm.environments.play import try_slot
+try:
+    from swarm.environments.play import try_slot
+except ImportError:
+    sys.exit(sys.argv[1] != "reward" and "the image of this study knows code for a reward alone; begin another study")
 asyncio.run(try_slot(*sys.argv[1:]))
 """
 

@@ -45,7 +45,7 @@ from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.gateway import PORTS, SERVER_PORT, Gateway
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
 from sandboxes.spec import describe_signal, last_lines
-from studies.records.design import is_expression
+from studies.records.design import REWARD, is_expression
 from studies.records.runs import ENGINE_GONE, AttemptFailed
 from swarm.environments.base import Split, Task
 from swarm.environments.custom import is_custom, to_json
@@ -337,7 +337,8 @@ def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder:
     for slot, source in spec.run.sources.items() if role == "client" else ():
         if not is_expression(source):
             files[f"{slot}.py"] = source.encode()
-            arguments += ["--slot", f"{slot}=/input/{slot}.py"]
+            place = f"/input/{slot}.py"  # the image of a study that began before there were slots knows --reward alone
+            arguments += ["--reward", place] if slot == REWARD else ["--slot", f"{slot}={place}"]
     most = ALL_EVALUATIONS_BYTES if role == "evaluator-during" else EVALUATION_BYTES
     play = play_arguments(spec, role, server=SERVER, out=f"/workspace/results/{EVALUATION}")
     trusted = role != "client" or not spec.run.runs_python

@@ -140,9 +140,13 @@ def test_a_container_gets_no_token_and_no_folder_of_the_attempt_but_its_exchange
 def test_a_generated_reward_is_given_to_the_client_alone_and_trusted_by_nobody(order: AttemptSpec) -> None:
     coded = with_run(order, code=CODE)
     client, evaluator = spec_of(coded, "client"), spec_of(coded, "evaluator-final")
-    assert (files(client)["reward.py"], "reward=/input/reward.py" in client.command) == (CODE, True)
+    assert (files(client)["reward.py"], client.command[-2:]) == (CODE, ("--reward", "/input/reward.py"))
     assert (set(files(evaluator)), "--reward" in evaluator.command) == ({"tasks.json"}, False)
     assert (client.trusted, spec_of(order, "client").trusted) == (False, True)
+    assert spec_of(with_run(order, slots={"prompt": "x"}), "client").command[-2:] == (
+        "--slot",
+        "prompt=/input/prompt.py",
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"episodes": []}', '{"environment": 1}', "NaN", "[" * 100_000])
