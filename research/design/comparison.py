@@ -32,7 +32,7 @@ from studies.metrics import kind_of
 from studies.metrics.base import LEAST_POINTS
 from studies.metrics.builtin import Success
 from studies.records.alpha import MOST_ROUNDS
-from studies.records.design import KNOB, MODEL, Arm, Hypothesis, Kind, Metric
+from studies.records.design import KNOB, MODEL, REWARD, Arm, Hypothesis, Kind, Metric
 from studies.records.procedure import Knob, Prediction, Rung, Screen
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name
@@ -260,6 +260,11 @@ class DesignDraft:
     def metric(self, judge: MetricChoice, episodes: int) -> Metric:
         """Return what its runs are judged by; raise DesignRefused for what its environment does not give."""
         metric = judge.metric(self.comparison.jobs, episodes, models=self.varies_model)
+        coded = sorted({slot for arm in self.comparison.arms for slot in arm.slots})
+        chosen = {*coded} - {REWARD, "advantage"}  # which play and which tasks is up to it
+        if coded and (metric.key.startswith("logged/critic/") or (chosen and metric.kind == TRAINING_AREA)):
+            found = f"found {metric_name(metric)}, which the code of {coded[0]} makes itself; ask for another one"
+            raise DesignRefused(f"expected a metric of what training does where {coded[0]} differs; {found}")
         varied = sorted({name for arm in self.comparison.arms for name in arm.overrides if name.startswith(KNOB)})
         if not varied:
             return metric

@@ -188,9 +188,10 @@ class ProposedHypothesis(_ActionModel):
     highest, which is `treatment`. The one claim is on the rise of a straight line over them. Empty for any other
     claim."""
     contrast: tuple[Number, ...] = Field(default=(), max_length=MOST_RUNGS)
-    """Weights in sum 0 of the means of all settings of `ladder`, in any order and of a `configuration` too: those of a
-    main effect or an interaction over the 4 or 8 settings of a factorial, or of a shape over doses. The claim is on the
-    weighted sum. Up to three hypotheses may weigh the same ladder. Empty for a straight line."""
+    """Weights in sum 0, those above 0 in sum 1 or more, of the means of all settings of `ladder`, in any order and of a
+    `configuration` too: those of a main effect or an interaction over the 4 or 8 settings of a factorial, or of a shape
+    over doses. The claim is on the weighted sum. Up to three hypotheses may weigh the same ladder. Empty for a straight
+    line."""
     mediators: tuple[ProposedMediator, ...] = Field(default=(), max_length=MOST_MEDIATORS)
     """What would have to move with the metric if your mechanism holds, the surest first: none is tested behind one that
     did not move. Usually empty."""
@@ -231,10 +232,13 @@ class ProposedHypothesis(_ActionModel):
         numbers = [value for value in rungs if isinstance(value, int | float) and not isinstance(value, bool)]
         if self.contrast:
             unlike = {tuple(_field_names(rung)) for rung in rungs} != {tuple(names)} or len(set(rungs)) < len(rungs)
-            sums = abs(math.fsum(self.contrast)) < 1e-9 and any(self.contrast)
+            # with weights of any size, any effect would be smaller than what matters
+            most, size = max(2, len(rungs) / 2), round(math.fsum(map(abs, self.contrast)) / 2, 6)
+            sums = abs(math.fsum(self.contrast)) < 1e-9 and 1 <= size <= most
             if unlike or not sums or len(self.contrast) != len(rungs):
-                raise ValueError(f"contrast: expected a weight, in sum 0, for each of {LEAST_RUNGS} different settings "
-                                 f"or more of the same fields; found {list(self.contrast)}")  # fmt: skip
+                raise ValueError(f"contrast: expected a weight for each of {LEAST_RUNGS} different settings or more of "
+                                 f"the same fields, in sum 0, and those above 0 in sum 1 to {most:g}; found "
+                                 f"{list(self.contrast)}")  # fmt: skip
         elif len(numbers) < len(rungs) or any(second <= first for first, second in pairwise(numbers)):
             raise ValueError(f"ladder: expected numbers from the lowest to the highest for a trend; found "
                              f"{', '.join(map(str, rungs))}; name them in order")  # fmt: skip

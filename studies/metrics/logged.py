@@ -82,7 +82,11 @@ def _parse(of: str) -> tuple[str, str, tuple[int, int], tuple[float, float] | No
     except ValueError:
         ends = (math.nan, math.nan)
     window = (1, 1) if found is None else (int(found["low"] or 1), int(found["high"] or found["first"] or 10**6))
-    if found is None or window[0] > window[1] or (ends and not (math.isfinite(sum(ends)) and ends[0] != ends[1])):
+    if (
+        found is None
+        or window[0] > window[1]
+        or (ends and not (math.isfinite(2 * (ends[0] - ends[1])) and ends[0] != ends[1]))
+    ):
         raise Refused(
             f"expected logged:{_FORM}, with a reduction of first10, mean:3-8, last, slope or max, such as "
             f"logged:actor/entropy:first10:0..3; found {of or 'no name'}; write it so"

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from research.design.comparison import StatisticalRequirements
 from research.design.compiler import accept_hypotheses
+from research.errors import DesignRefused
 from research.proposals.actions import Propose, ProposeDesign
 from research.proposals.metric_choice import RequestedMetric
 from studies.records.design import Budget, Design
@@ -72,7 +73,8 @@ def compiled(*entries: dict[str, Any], sd: float = 0.02, **wish: Any) -> Design:
         ([trend("grpo", "rloo", "gspo", variable="algorithm")], "expected numbers from the lowest to the highest"),
         ([crossed(matched="episodes")], "expected equal steps"),
         ([trend(4, 8, 16, contrast=[-1, 0.5, 0.4])], "in sum 0"), ([trend(4, 8, 16, contrast=[-1, 1])], "in sum 0"),
-        ([trend(4, 8, 16, contrast=[0, 0, 0])], "in sum 0"),
+        ([trend(4, 8, 16, contrast=[0, 0, 0])], "in sum 0"), ([trend(4, 8, 16, contrast=[-0.2, 0, 0.2])], "sum 1 to 2"),
+        ([trend(4, 8, 16, contrast=[-9, 4, 5])], "0 in sum 1 to 2"),
         ([trend(4, 8, 4, contrast=[-1, 2, -1])], "different settings"),
         ([trend(4, 8, 16, contrast=[-1, 0, 1]), trend(4, 16, 8, contrast=[-1, 0, 1])], "contrasts of one ladder"),
         ([trend(4, 8, 16, contrast=[-1, 0, 1]), trend(4, 8, 16)], "contrasts of one ladder"),
@@ -137,6 +139,20 @@ def test_doses_may_be_weighed_by_any_shape_and_up_to_eight_of_them_by_a_line() -
     assert next(iter(design.contrast_of(design.hypotheses[0]).values())) == -1
     rates = [1e-4, 3e-4, 5e-4, 1e-3, 2e-3, 3e-3, 4e-3, 5e-3]
     assert len(compiled(trend(*rates, variable=B)).arms) == 8
+
+
+def test_code_stands_against_the_built_in_alone_and_is_judged_by_nothing_that_it_makes_itself() -> None:
+    ladder = entry(
+        "built-in", "b", variable="reward", ladder=["built-in", "a", "b"], contrast=[-1, 0.5, 0.5], code="=1"
+    )
+    with pytest.raises(DesignRefused, match="one treatment against the control"):
+        compiled(ladder)
+    own = "logged:critic/rewards/mean:last"
+    flat = entry("built-in", "b", variable="reward", code="=1")
+    judged = means(0.06) | {"requirements": StatisticalRequirements(metric=RequestedMetric.parse(own))}
+    assert_refused(WISH, accept_hypotheses(asked(flat)), "which the code of reward makes itself", **judged)
+    acting = accept_hypotheses(asked({**flat, "mediators": [{"metric": own, "direction": "increase"}]}))
+    assert_refused(WISH, acting, "which the code of reward makes itself", **means(0.06))
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_constant_groups_are_read_as_a_share_of_the_steps_groups() -> None:
     [
         ("", "no name"), ("actor/entropy", "NAME:REDUCTION"), ("actor/entropy:last", "range"), ("a b:median", "median"),
         ("actor/entropy:mean:9-3:0..1", "9-3"), ("actor/entropy:last:1..1", "1..1"), ("x:last:nan..1", "nan"),
-        ("x:last:1e999..1", "1e999"), ("actor/entropi:first10", "range of"),
+        ("x:last:1e999..1", "1e999"), ("x:last:-1e308..1e308", "1e308"), ("actor/entropi:first10", "range of"),
         ("x:first0:0..1", "first0"), ("../x:last:0..1", "../x"),
     ],
 )  # fmt: skip
