@@ -255,7 +255,7 @@ class Planning:
 
     def _set_round(self, inputs: PlanningInputs, state: StudyState, campaign: CampaignFacts) -> PlanningInputs:
         last = state if state.design_hash is not None else state.rounds_before[-1]
-        used = frozenset(seed for before in (*last.rounds, *last.given_up) for seed in before.seeds_used)
+        used = inputs.compiler.used.union(*(before.seeds_used for before in (*last.rounds, *last.given_up)))
         compiler = replace(
             inputs.compiler, ledgers=campaign.ledgers, previous=str(last.design_hash), used=used,
             tried=inputs.compiler.tried and campaign.round == state.round,

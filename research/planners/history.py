@@ -244,6 +244,8 @@ class CampaignFacts:
         values = []
         for told in self.rounds:
             for entry in (entry for entry in told.claims if entry.found and name in entry.claim.varied):
+                if entry.claim.unused_control or told.design.metric.evaluates_apart(entry.claim.declared):
+                    continue  # better than a straw man, or in a game of its own
                 better = ((entry.verdict and entry.verdict.estimate) or 0.0) > 0
                 values.append(entry.claim.varied[name][-1 if better == told.design.metric.higher_is_better else 0])
         return values

@@ -108,9 +108,9 @@ def verdict_table(state: StudyState) -> Table | None:
 
 
 MEDIATORS: Final = (
-    "Mediators are named in the lock, and tested by code once their claim's difference is shown: each at the claim's "
-    "own level, in this order, up to the first that does not move as expected. One that moved is consistent with the "
-    "mechanism, and no proof of it; one that provably did not move speaks against it."
+    "Mediators are named in the lock, and tested by code once their claim's difference is shown: each at a part of the "
+    "claim's level for every look, in this order, up to the first that does not move as expected. One that moved is "
+    "consistent with the mechanism, and no proof of it; one that provably did not move speaks against it."
 )
 _MOVED: Final = {
     "moved": "moved with it", "opposite": "moved the other way", "alike": "did not move by what matters",
@@ -123,7 +123,8 @@ def mediator_table(state: StudyState) -> Table | None:
     rows = []
     for name, found in ((verdict.hypothesis, found) for verdict in state.verdicts for found in verdict.mediators):
         level = "" if found.level is None else f" ({percent(round(found.level, 6))})"
-        why = f"{_MOVED[found.result]}{f': {found.why}' if found.why else ''}"
+        least = "" if found.equivalence is None else f" ({found.equivalence.margin:g} matters)"
+        why = f"{_MOVED[found.result]}{least}{f': {found.why}' if found.why else ''}"
         move, ends = format_signed(found.estimate), span(found.low, found.high) + level
         rows.append((name, Cell(found.metric, "mono"), found.expected, move, ends, why))
     return table(("Claim", "Mediator", "Expected", "Move", "Interval", "Found"), rows, (3, 4))

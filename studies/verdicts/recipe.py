@@ -79,6 +79,9 @@ class SettingRecipe:
                     self._take_back(state.round, claim)
             elif claim.unused_control:
                 self.left.append(ExcludedClaim(state.round, claim, "is against a control nobody uses"))
+            elif apart := design.metric.evaluates_apart(claim.declared):
+                why = f"is of arms that are each evaluated at its own {' and '.join(apart)}"
+                self.left.append(ExcludedClaim(state.round, claim, why))
             elif claim.kind != "difference" or rests_on_survivors(verdict, design.metric):
                 why = "is of trainings that did not collapse, and of the better value more did"
                 if claim.kind != "difference":

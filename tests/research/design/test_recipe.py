@@ -129,6 +129,13 @@ def test_a_value_that_is_better_than_what_nobody_uses_is_no_part_of_a_recipe(stu
     assert "against a control nobody uses" in " ".join(found.notes)
 
 
+def test_a_value_that_is_better_in_a_game_of_its_own_is_no_part_of_a_recipe(study: InRounds) -> None:
+    asked(study, "environment.max_turns", 3, 6, 0.2)
+    found = told(study)
+    assert found.confirmed == ()
+    assert "each evaluated at its own environment.max_turns" in " ".join(found.notes)
+
+
 def test_a_verdict_that_does_not_follow_confirms_nothing(study: InRounds) -> None:
     answered(study)
     (study.folder / "design.lock").write_text("{}")

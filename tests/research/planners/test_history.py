@@ -75,6 +75,21 @@ def test_a_claim_of_several_fields_is_asked_again_with_a_prediction_of_its_own_o
         assert (again.predicted_low, again.predicted_high, again.probability) == expected
 
 
+def test_what_was_evaluated_apart_is_asked_again_so_and_confirms_no_value_as_a_straw_man_does_not() -> None:
+    told, compiler = facts(1, verdict="supported", estimate=0.2), SimpleNamespace(base=None)
+    compiler.requirements = SimpleNamespace(metric=None)
+    turns, held = "environment.max_turns", {"environment.max_turns": 3}
+    for changes, knobs, apart, confirmed in (
+        ({"variable": turns, "control": 3}, None, True, []), ({"variable": turns, "control": 3}, held, False, [16]),
+        ({"unused_control": True}, None, False, []), ({}, None, False, [16]),
+    ):  # fmt: skip
+        one, own = told.rounds[0], hypothesis("h1", 16, **changes)
+        plan = one.design.model_copy(update={"metric": one.design.metric.model_copy(update={"knobs": knobs})})
+        known = replace(told, rounds=(replace(one, design=plan, claims=(replace(one.claims[0], claim=own),)),))
+        assert build_replication(Replicate(claim="h1"), known, compiler)[1].evaluate_apart == apart
+        assert known.list_confirmed(own.variable) == confirmed
+
+
 def test_the_facts_are_bounded_whatever_was_said() -> None:
     long = facts(12 - 1, **MISSED, reason="x" * 400, violations=("y" * 400,))
     rounds = tuple(replace(entry, why="z" * 900) for entry in long.rounds)
