@@ -247,9 +247,8 @@ class ActionCheck:
             or (isinstance(action, actions.Conclude) and context.campaign is not None)
         )
         due = ACTIONS[context.stage]
-        substitute = substitute or (context.stage == "look" and isinstance(action, actions.Settle))
-        substitute = substitute or (context.stage == "conclude" and isinstance(action, actions.Conclude))
-        if not isinstance(action, due) and not substitute:
+        other = {"look": actions.Settle, "conclude": actions.Conclude}.get(context.stage, due)
+        if not isinstance(action, (due, other)) and not substitute:
             expected = due.model_fields["action"].default
             when = "in a later round" if isinstance(action, actions.Replicate | actions.Conclude) else ""
             raise DesignRefused(f"expected the action {expected!r} now; found {action.action!r}", when=when)

@@ -185,6 +185,7 @@ class CompiledDesign:
         """Return the design on seeds of `draw_seed`; with a pilot on as many as it may come to."""
         compiler, analysis, draft, stages = self.compiler, self.analysis, self.draft, self.stages
         other, place, noise = self.proposal.replication, compiler.place, analysis.noise if analysis else None
+        shares = place is None and not draft.weights
         count = self.seeds if analysis is not None else MOST_SEEDS
         jobs, metric = draft.comparison.jobs, compiler.metric(draft)
         if beside := compiler.measure_beside(draft, self.hypotheses):
@@ -221,11 +222,7 @@ class CompiledDesign:
             noise=noise,
             looks=() if analysis is None else analysis.analyses(count),
             equivalence_margin=draft.effect,
-            multiplicity="none"
-            if draft.claims == 1
-            else "dunnett_bh"
-            if place is None and not draft.weights
-            else "dunnett_bonferroni",
+            multiplicity="none" if draft.claims == 1 else "dunnett_bh" if shares else "dunnett_bonferroni",
             screen=draft.screen.model_copy(update={"seed": seeds[-1]}) if draft.screen else None,
             replication=Replication(environment=other.environment, seeds=seeds[count : 2 * count]) if other else None,
             watchdog=watchdog_of(step_s),

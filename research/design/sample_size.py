@@ -226,9 +226,8 @@ class SampleSizeCalculator(BudgetCheck):
     def power_analysis(self, draft: DesignDraft) -> PowerAnalysis:
         """Return what a design can see; raise Unaffordable where the noise is not known."""
         job, metric, wanted, place = draft.job, self.metric(draft), self.requirements, self.place
-        level, alike = (
-            (ALPHA, None) if place is None else (place.difference, place.equivalence / (draft.claims + draft.mediators))
-        )
+        likenesses = draft.claims + draft.mediators
+        level, alike = (ALPHA, None) if place is None else (place.difference, place.equivalence / likenesses)
         shape = (draft.arms, draft.families, draft.compared, wanted.power)
         if kind_of(metric).rates:
             # The control's rate as far as runs of its job tell it, else the one at which most runs are needed.

@@ -325,9 +325,7 @@ def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, JsonValue]:
         control, treatment = (variable_value(claim.variable, value) for value in (claim.control, claim.treatment))
         if claim.variable in SLOTS and (control != BUILT_IN or claim.ladder):
             found = "a ladder" if claim.ladder else repr(control)
-            raise DesignRefused(
-                f"{claim.variable}: expected one treatment against the control {BUILT_IN!r}; found {found}"
-            )
+            raise DesignRefused(f"{claim.variable}: expected the control {BUILT_IN!r} and a treatment; found {found}")
         if control == treatment:
             raise DesignRefused(f"{claim.variable}: control and treatment must differ; found {control!r} in both")
         if controls.setdefault(claim.variable, control) != control:

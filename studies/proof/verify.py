@@ -105,14 +105,10 @@ def _spending_error(design: Design) -> str | None:
     """Return how looks differ from their round's levels: claims of a difference share one, of none each has a part."""
     if design.inquiry is None or not design.looks:
         return None
-    seeds = [look.seeds for look in design.looks]
+    seeds, alike = [look.seeds for look in design.looks], design.inquiry.equivalence / design.likenesses
     for kind, whole, found in (
         ("differences", design.inquiry.difference, [look.alpha for look in design.looks]),
-        (
-            "equivalences",
-            design.inquiry.equivalence / design.likenesses,
-            [look.equivalence or 0.0 for look in design.looks],
-        ),
+        ("equivalences", alike, [look.equivalence or 0.0 for look in design.looks]),
     ):
         due = [whole] if len(seeds) == 1 else [look.alpha for look in spend_alpha(seeds, whole)]
         for number, (own, expected) in enumerate(zip(found, due, strict=True), start=1):

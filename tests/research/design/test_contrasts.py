@@ -145,7 +145,7 @@ def test_code_stands_against_the_built_in_alone_and_is_judged_by_nothing_that_it
     ladder = entry(
         "built-in", "b", variable="reward", ladder=["built-in", "a", "b"], contrast=[-1, 0.5, 0.5], code="=1"
     )
-    with pytest.raises(DesignRefused, match="one treatment against the control"):
+    with pytest.raises(DesignRefused, match="and a treatment; found a ladder"):
         compiled(ladder)
     own = "logged:critic/rewards/mean:last"
     flat = entry("built-in", "b", variable="reward", code="=1")
