@@ -37,7 +37,7 @@ from research.planners.rules import RulesPlanner
 from research.planners.tools import StudyTools
 from research.planners.topic import find_uncovered
 from research.proposals import actions
-from research.proposals.arms import arm_text, constant_value, require_known_environment, set_knobs, value_text
+from research.proposals.arms import arm_text, constant_value, knobs, require_known_environment, set_knobs, value_text
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS, check_code_in
 from research.text import describe, did_you_mean, format_seconds
@@ -108,19 +108,27 @@ class PlanningInputs(Briefing):
 
     def _is_unused(self, claim: Hypothesis) -> bool:
         """Return whether nobody uses the control of a difference, so that any treatment looks good beside it."""
-        if claim.kind != "difference" or claim.variable == MODEL or self.wanted.vary:
-            return False
+        controls = {name: control for name, (control, *_) in claim.varied.items()}
+        return claim.kind == "difference" and claim.variable != MODEL and bool(self._find_unused(controls))
+
+    def _find_unused(self, controls: Mapping[str, Any]) -> list[str]:
+        """Return the fields whose control is no default, was not confirmed, and is named neither by topic nor flags."""
+        if self.wanted.vary:
+            return []
         job = self._set_environment(self.compiler.base or Job())
         usual: dict[str, list[Any]] = {slot: [BUILT_IN] for slot in SLOTS}
         usual |= {spec.name: [spec.default, getattr(job, spec.name, spec.default)] for spec in field_specs(job)}
+        for name, values in usual.items():  # a design may be in any of them
+            values += [knobs(each)[name].default for each in environments() if name.startswith(KNOB)]
         named = _VALUES.findall(self.topic.lower().replace(",", ""))
         numbers = {float(text) for text in named if text[0].isdigit()}
-        for name, (control, *_) in claim.varied.items():
+        unused = []
+        for name, control in controls.items():
             confirmed = [] if self.campaign is None else self.campaign.list_confirmed(name)
             said = control in numbers if isinstance(control, int | float) else str(control).lower() in named
             if name in usual and control not in [*usual[name], *confirmed] and not said:
-                return True
-        return False
+                unused.append(name)
+        return unused
 
     def price(self, proposal: actions.Propose, design: actions.ProposeDesign) -> CompiledDesign:
         """Return what a proposal with its design would be; raise DesignRefused as either would be refused."""
@@ -152,6 +160,11 @@ class PlanningInputs(Briefing):
             raise DesignRefused(
                 f"expected {told[0]}; found {told[1]}; a proposal with `search` is what a screen follows from"
             )
+        searched = () if action.screen is None else action.screen.knobs
+        given = {knob.field: knob.control for knob in searched if knob.control is not None}
+        if unused := self._find_unused(given):
+            found = f"expected a control that somebody uses; found {setting(unused[0], given[unused[0]])}"
+            raise DesignRefused(f"{found}; leave it null for the job's own, or name a value that was confirmed")
         if (other := self.wanted.find_conflict(action.environment)) is not None:
             raise other
         if self.wanted.evaluate_apart and not action.evaluate_apart:
@@ -247,8 +260,8 @@ class ActionCheck:
             or (isinstance(action, actions.Conclude) and context.campaign is not None)
         )
         due = ACTIONS[context.stage]
-        other = {"look": actions.Settle, "conclude": actions.Conclude}.get(context.stage, due)
-        if not isinstance(action, (due, other)) and not substitute:
+        also = {"look": actions.Settle, "conclude": actions.Conclude}.get(context.stage, due)
+        if not isinstance(action, (due, also)) and not substitute:
             expected = due.model_fields["action"].default
             when = "in a later round" if isinstance(action, actions.Replicate | actions.Conclude) else ""
             raise DesignRefused(f"expected the action {expected!r} now; found {action.action!r}", when=when)

@@ -122,6 +122,8 @@ def context(asked: RequestedMetric | None = None) -> PlanningInputs:
         ("what helps?", make_claim("algorithm", "rloo", "grpo"), True),
         ("is rloo worse?", make_claim("algorithm", "rloo", "grpo"), False),
         ("how?", make_claim(control=2, treatment=8, ladder=(2, 4, 8)), False),
+        ("what helps?", make_claim("environment.max_turns", 3, 6), False),  # of count, where guess has 4
+        ("what helps?", make_claim("environment.max_turns", 1, 6), True),
     ],
 )  # fmt: skip
 def test_a_control_is_a_default_or_named_by_the_topic_else_the_claim_says_that_nobody_uses_it(
@@ -130,6 +132,21 @@ def test_a_control_is_a_default_or_named_by_the_topic_else_the_claim_says_that_n
     (found,) = replace(context(), topic=topic).hypotheses(Propose(hypotheses=(claim,)))
     assert found.unused_control == unused
     assert ("against a control nobody uses" in label(found, verdict_on(found.id, Came(0.5, "supported")))) == unused
+
+
+@pytest.mark.parametrize(
+    ("topic", "control", "strange"), [("q", 2, True), ("is 2 best?", 2, False), ("q", None, False)]
+)
+def test_a_search_has_no_control_that_nobody_uses(topic: str, control: int | None, strange: bool) -> None:
+    knob = {"field": "group_size", "values": [4, 16, 32, 64], "control": control}
+    screen = {"knobs": [knob], "predicted_low": 0.0, "predicted_high": 0.2, "probability": 0.5}
+    design = ProposeDesign.model_validate({"environment": "guess", "screen": screen})
+    try:
+        replace(context(), topic=topic).compile((), design, search=True)
+        found = ""
+    except DesignRefused as error:
+        found = error.message
+    assert ("a control that somebody uses; found group_size = 2" in found) == strange
 
 
 def test_a_planner_names_the_metric_by_which_its_claims_are_judged() -> None:
