@@ -98,8 +98,9 @@ class Hypothesis(EvolvingRecord):
     })  # fmt: skip
 
     id: str
-    statement: str = Field(min_length=1, max_length=500)
-    """The claim in a sentence that code wrote from the fields below; in older logs, without `said`, the planner's."""
+    statement: str = Field(min_length=1, max_length=4000)
+    """The claim in a sentence that code wrote from the fields below, of a contrast with all its settings; in older
+    logs, without `said`, the planner's."""
     said: str = Field(default="", max_length=500)
     """The claim in the planner's own wording, to be quoted: it decides nothing."""
     mechanism: str = Field(default="", max_length=1000)

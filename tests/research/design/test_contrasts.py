@@ -134,6 +134,15 @@ def test_a_factorial_locks_its_arms_once_and_up_to_three_effects_that_share_the_
     assert {verdict.verdict for verdict in others} <= {"equivalent", "inconclusive"}
 
 
+def test_a_lock_of_many_settings_with_long_names_can_be_read_again() -> None:
+    names = ("episodes_per_step", B, "environment.max_turns", "temperature")
+    values = ((64, 128), (1e-3, 3e-3), (3, 6), (0.75,))
+    cells = [dict(zip(names, cell, strict=True)) for cell in itertools.product(*values)]
+    cells[-1]["temperature"] = 1.25
+    design = compiled(entry(cells[0], cells[-1], ladder=cells, contrast=[-0.25] * 4 + [0.25] * 4))
+    assert Design.model_validate_json(design.model_dump_json()) == design
+
+
 def test_doses_may_be_weighed_by_any_shape_and_up_to_eight_of_them_by_a_line() -> None:
     design = compiled(trend(2, 4, 8, 16, contrast=[-1, 1 / 3, 1 / 3, 1 / 3]))
     assert next(iter(design.contrast_of(design.hypotheses[0]).values())) == -1
