@@ -113,14 +113,15 @@ class PlanningInputs(Briefing):
 
     def _find_unused(self, controls: Mapping[str, Any]) -> list[str]:
         """Return the fields whose control is no default, was not confirmed, and is named neither by topic nor flags."""
-        if self.wanted.vary:
+        if self.wanted.vary and self.campaign is None:  # later questions are the planner's
             return []
         job = self._set_environment(self.compiler.base or Job())
         usual: dict[str, list[Any]] = {slot: [BUILT_IN] for slot in SLOTS}
         usual |= {spec.name: [spec.default, getattr(job, spec.name, spec.default)] for spec in field_specs(job)}
         for name, values in usual.items():  # a design may be in any of them
             values += [knobs(each)[name].default for each in environments() if name.startswith(KNOB)]
-        named = _VALUES.findall(self.topic.lower().replace(",", ""))
+        asked = self.topic.lower()  # a comma is between two numbers, or within one
+        named = _VALUES.findall(f"{asked} {asked.replace(',', '')}")
         numbers = {float(text) for text in named if text[0].isdigit()}
         unused = []
         for name, control in controls.items():

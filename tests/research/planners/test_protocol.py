@@ -24,11 +24,13 @@ from research.design.pricing import make_pricing
 from research.errors import DesignRefused, NotReady, PlannerFailed, ResearchError
 from research.installation.home import Home
 from research.planners.context import Check, PlannerContext, PlannerTurn, ToolResult
+from research.planners.history import CampaignFacts
 from research.proposals.actions import Action, AskUser, Constant, Note, Propose, ProposeDesign, ProposedHypothesis
 from research.proposals.flags import RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
 from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
 from studies.records import statements
+from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget, NoisePlan
 from studies.records.procedure import InterimAnalysis
 from studies.records.runs import noise_spec
@@ -122,6 +124,7 @@ def context(asked: RequestedMetric | None = None) -> PlanningInputs:
         ("what helps?", make_claim("algorithm", "rloo", "grpo"), True),
         ("is rloo worse?", make_claim("algorithm", "rloo", "grpo"), False),
         ("how?", make_claim(control=2, treatment=8, ladder=(2, 4, 8)), False),
+        ("2,128 of 1,024?", make_claim(control=2), False), ("1,024?", make_claim("episodes_per_step", 1024, 64), False),
         ("what helps?", make_claim("environment.max_turns", 3, 6), False),  # of count, where guess has 4
         ("what helps?", make_claim("environment.max_turns", 1, 6), True),
     ],
@@ -131,6 +134,11 @@ def test_a_control_is_a_default_or_named_by_the_topic_else_the_claim_says_that_n
 ) -> None:
     (found,) = replace(context(), topic=topic).hypotheses(Propose(hypotheses=(claim,)))
     assert found.unused_control == unused
+    asked = RequestedComparison.parse(["epochs=1,2"], [])
+    first = replace(context(), topic=topic, wanted=asked)
+    later = replace(first, campaign=CampaignFacts((), AlphaLedgers.begin(2)))
+    for inputs, own in ((first, False), (later, unused)):  # what flags vary is asked in the first round
+        assert inputs.hypotheses(Propose(hypotheses=(claim,)))[0].unused_control == own
     assert ("against a control nobody uses" in label(found, verdict_on(found.id, Came(0.5, "supported")))) == unused
 
 
