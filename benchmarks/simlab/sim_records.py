@@ -169,8 +169,8 @@ def claims_of(landed: FlightResult, state: StudyState) -> Iterator[FlownClaim]:
 
 
 def place_in(design: Design, arm: Arm) -> Configuration:
-    """Return the configuration of an arm."""
-    place = {**design.base_job, **arm.overrides}
+    """Return the configuration of an arm, with the source of its code in place of the name."""
+    place = {**design.base_job, **arm.overrides, **{slot: design.code[name] for slot, name in arm.slots.items()}}
     return {name: value for name, value in place.items() if isinstance(value, bool | int | float | str)}
 
 

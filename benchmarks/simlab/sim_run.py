@@ -33,6 +33,7 @@ from research.design.noise_bank import NoiseBank, Observation, metric_key, model
 from research.design.pricing import Pricing
 from research.errors import ResearchError
 from research.installation.home import Home
+from research.isolation.mode import Isolation, read_sandboxing
 from research.planners.context import Planner
 from research.planners.rules import RulesPlanner
 from sandboxes import SandboxError
@@ -243,6 +244,7 @@ def make_controller(flight: Flight, home: Home, log: EventLog, sandbox: SimSandb
             "pricing": pricing(flight),
             "noise_bank": lambda log: NoiseBank.of(log).merge(known_noise(flight)),
             "base": flight.job,
+            "isolation": Isolation(read_sandboxing(flight.asks)),
             "read_tracking": SimTracker(sandbox.clock),
             "build_report": build_report if flight.report else _no_report,
             "draw_secret": lambda size: hashlib.sha256(flight.name.encode()).hexdigest()[: 2 * size],

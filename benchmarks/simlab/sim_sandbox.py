@@ -24,10 +24,10 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -35,8 +35,9 @@ from typing import Any, Literal
 from research.runs.files import AttemptFolder, AttemptSpec
 from research.runs.wandb_log import TrackedRun
 from sandboxes import Exit, Handle, SandboxError, SandboxSpec
+from simlab.mechanisms import Mechanical
 from simlab.sim_clock import BEGIN, SimClock
-from simlab.worlds import Configuration, Planted, Played, World
+from simlab.worlds import Configuration, Planted, Played, World, risen
 from studies.checks.conditions import CollectError
 from studies.log.event_log import Clock
 from studies.records.runs import is_untrained_run
@@ -127,8 +128,9 @@ def unaltered(order: AttemptSpec, played: Played, remains: SimulatedFiles) -> Si
 
 
 def configuration(order: AttemptSpec) -> Configuration:
-    """Return an order's job as a world reads it; a reward that is code counts as the field `reward`."""
-    return {name: value for name, value in order.spec.job.items() if isinstance(value, bool | int | float | str)}
+    """Return an order's job as a world reads it; code counts as the field of its slot, with its source as the value."""
+    job = {name: value for name, value in order.spec.job.items() if isinstance(value, bool | int | float | str)}
+    return {**job, **order.spec.sources}
 
 
 def remains(world: World, order: AttemptSpec, seconds: float) -> tuple[Played, SimulatedFiles]:
@@ -139,10 +141,10 @@ def remains(world: World, order: AttemptSpec, seconds: float) -> tuple[Played, S
     played = world.run(configuration(order), spec.seed, steps)
     final = played.search if spec.metric.split == "search" else played.hidden
     return played, SimulatedFiles(
-        initial=None if order.initial_sha256 else evaluation(order, 0, played.initial),  # else it was copied there
-        final=None if is_untrained_run(spec) else evaluation(order, steps, final),
-        during=_during(order, replace(played, hidden=final), steps) if order.evaluate_after else None,
-        tracked=_tracked(order, played, steps),
+        initial=None if order.initial_sha256 else evaluation(order, 0, played.initial, world=world),
+        final=None if is_untrained_run(spec) else evaluation(order, steps, final, world=world),
+        during=_during(order, replace(played, hidden=final), steps, world) if order.evaluate_after else None,
+        tracked=_tracked(order, played, steps, world),
         outcome={
             "status": "finished",
             "code": "ok",
@@ -154,25 +156,37 @@ def remains(world: World, order: AttemptSpec, seconds: float) -> tuple[Played, S
     )
 
 
-def _during(order: AttemptSpec, played: Played, steps: int) -> dict[str, Any]:
+def _during(order: AttemptSpec, played: Played, steps: int, world: World) -> dict[str, Any]:
     schedule = order.spec.metric.schedule
     assert schedule is not None
     count, seed = schedule.episodes, order.spec.task_seed
     made = [
-        evaluation(order, version, _success(played, version / steps), (count, seed + version))
+        evaluation(order, version, _success(played, version / steps), (count, seed + version), world=world)
         for version in order.evaluate_after
     ]
     return {"evaluations": made}
 
 
-def evaluation(order: AttemptSpec, version: int, share: float, drawn: tuple[int, int] | None = None) -> dict[str, Any]:
-    """Return an evaluator's answer in which a share of all episodes is solved; `drawn`: how many, by which seed."""
+def evaluation(
+    order: AttemptSpec, version: int, share: float, drawn: tuple[int, int] | None = None, world: World | None = None
+) -> dict[str, Any]:
+    """Return an evaluator's answer in which a share of all episodes is solved; `drawn`: how many, by which seed.
+
+    A world with a mechanism says which tasks are solved, and what plays show besides.
+    """
     spec = order.spec
     count, seed = drawn or (spec.metric.episodes, spec.task_seed)
-    solved, episodes = set(Random(f"{version} {spec.seed}").sample(range(count), round(share * count))), []
-    for number, (task, sample) in enumerate(_plays(spec.environment, spec.metric.split, count, seed)):
+    plays, episodes = _plays(spec.environment, spec.metric.split, count, seed), []
+    able: Sequence[int] = range(count)
+    told: Callable[..., dict[str, Any]] | None = None
+    if isinstance(world, Mechanical):
+        able = world.solvable([task for task, _ in plays])
+        told = partial(world.play, configuration(order), spec.seed, version)
+    solved = set(Random(f"{version} {spec.seed}").sample(able, min(len(able), round(share * count))))
+    for number, (task, sample) in enumerate(plays):
         success = number in solved
-        episodes.append({"task_id": task, "sample": sample, "success": success, "reward": float(success)})
+        shown = {"reward": float(success)} if told is None else told(number, success=success)
+        episodes.append({"task_id": task, "sample": sample, "success": success, **shown})
     return {
         "environment": spec.environment, "split": spec.metric.split, "policy_version": version, "episodes": episodes,
     }  # fmt: skip
@@ -228,8 +242,11 @@ class SimTracker:
         return TrackedRun(SIMULATED, value["group"], value["id"], value["config"], history, ended=True)
 
 
-def _tracked(order: AttemptSpec, played: Played, steps: int) -> dict[str, Any]:
+def _tracked(order: AttemptSpec, played: Played, steps: int, world: World) -> dict[str, Any]:
     history = {str(step): _metrics(order, played, step, steps) for step in range(1, steps + 1)}
+    if isinstance(world, Mechanical):
+        for step, metrics in history.items():
+            metrics |= world.logged(configuration(order), order.spec.seed, int(step), metrics)
     return {
         "id": order.tracking_id, "group": order.study, "config": {**order.names(), SIMULATED: True}, "history": history,
         "summary": {},
@@ -266,15 +283,11 @@ def _success(played: Played, share: float) -> float:
     A run that collapses has risen to its peak by the middle of its training, and is at its end by the last fifth.
     """
     if played.peak is None:
-        return played.initial + (played.hidden - played.initial) * _risen(share)
+        return played.initial + (played.hidden - played.initial) * risen(share)
     if share <= _HELD:
-        return played.initial + (played.peak - played.initial) * _risen(min(1.0, share / _REACHED))
+        return played.initial + (played.peak - played.initial) * risen(min(1.0, share / _REACHED))
     fallen = min(1.0, (share - _HELD) / (_FALLEN - _HELD))
     return played.peak + (played.hidden - played.peak) * fallen
-
-
-def _risen(share: float) -> float:
-    return (1 - math.exp(-3 * share)) / (1 - math.exp(-3))
 
 
 def _of_batch(success: float, episodes: float, label: str) -> float:

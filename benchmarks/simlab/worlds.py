@@ -76,6 +76,11 @@ class World(Protocol):
         ...
 
 
+def risen(share: float) -> float:
+    """Return the part of its rise that a training has behind it after a share of its steps."""
+    return (1 - math.exp(-3 * share)) / (1 - math.exp(-3))
+
+
 def grid(world: World) -> tuple[dict[str, Scalar], ...]:
     """Return every configuration of a world's knobs."""
     names = tuple(world.knobs)
@@ -326,12 +331,11 @@ class Planted:
     def _mean_after(self, place: Configuration, steps: int) -> float:
         """Return the mean over seeds after `steps`: quick learners are ahead early, by what correlation leaves open."""
         share = steps / self.steps
-        risen = (1 - math.exp(-3 * share)) / (1 - math.exp(-3))
         kept = min(1.0, self.rung_correlation + (1 - self.rung_correlation) * share)
         middle, spread = self._middle
         trait = math.sqrt(max(0.0, 1 - kept**2)) * spread * self._normal("trait", self._name(place))
         whole = middle + kept * (self._mean(place) - middle) + trait if share < 1 else self._mean(place)
-        return self.initial + risen * (whole - self.initial)
+        return self.initial + risen(share) * (whole - self.initial)
 
     @cached_property
     def _middle(self) -> tuple[float, float]:
