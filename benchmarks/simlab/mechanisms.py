@@ -22,6 +22,7 @@ from swarm.environments.base import Message, Outcome, PlainEnvironment, PlainGam
 from swarm.environments.expressions import Expression
 from swarm.environments.registry import admit, environments
 from swarm.errors import InvalidRequest
+from swarm.job import Job, tunables
 
 KINDS: Final = ("short", "long")
 """Of tasks."""
@@ -216,13 +217,17 @@ def takes_length_out(source: str) -> bool:
 
 RATES: Final = (2e-5, 6e-5)
 """Learning rates: what is usual for a model of a folder, and a higher one."""
-BASE: Final[Mapping[str, Scalar]] = {
-    "group_size": 8, "learning_rate": RATES[0], "entropy_coef": 0.0, "batch_rule": "groups", "reward": BUILT_IN,
-    "task_weights": BUILT_IN,
-}  # fmt: skip
-KNOBS: Final[Mapping[str, tuple[Scalar, ...]]] = {
+_LEVERS: Final[Mapping[str, tuple[Scalar, ...]]] = {
     "group_size": (8, 16, 32), "learning_rate": RATES, "entropy_coef": (0.0, 0.01),
     "batch_rule": ("groups", "varied_groups"), "reward": (BUILT_IN, CURED), "task_weights": (BUILT_IN, CURRICULUM),
+}  # fmt: skip
+KNOBS: Final[Mapping[str, tuple[Scalar, ...]]] = {
+    **{name: mark.ladder for name, mark in tunables().items() if name != "steps"}, **_LEVERS,
+}  # fmt: skip
+"""All that may be varied, so that no two configurations have the same runs; most of it does nothing."""
+BASE: Final = {
+    **{name: default for name in KNOBS if isinstance(default := getattr(Job(), name, None), bool | int | float | str)},
+    **{name: values[0] for name, values in _LEVERS.items()}, "clip_ratio_high": 0.2,
 }  # fmt: skip
 MECHANISMS: Final = ("constant groups", "gamed reward", "curriculum", "nothing", "decoy")
 """The last two have none; in the last one numbers move with levers and have no part in success."""

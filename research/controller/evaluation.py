@@ -113,8 +113,6 @@ class PlanningInputs(Briefing):
 
     def _find_unused(self, controls: Mapping[str, Any]) -> list[str]:
         """Return the fields whose control is no default, was not confirmed, and is named neither by topic nor flags."""
-        if self.wanted.vary and self.campaign is None:  # later questions are the planner's
-            return []
         job = self._set_environment(self.compiler.base or Job())
         usual: dict[str, list[Any]] = {slot: [BUILT_IN] for slot in SLOTS}
         usual |= {spec.name: [spec.default, getattr(job, spec.name, spec.default)] for spec in field_specs(job)}
@@ -127,7 +125,8 @@ class PlanningInputs(Briefing):
         for name, control in controls.items():
             confirmed = [] if self.campaign is None else self.campaign.list_confirmed(name)
             said = control in numbers if isinstance(control, int | float) else str(control).lower() in named
-            if name in usual and control not in [*usual[name], *confirmed] and not said:
+            flags = [*self.wanted.vary.get(name, ()), self.wanted.held.get(name)]
+            if name in usual and control not in [*usual[name], *confirmed, *flags] and not said:
                 unused.append(name)
         return unused
 

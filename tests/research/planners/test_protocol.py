@@ -137,8 +137,8 @@ def test_a_control_is_a_default_or_named_by_the_topic_else_the_claim_says_that_n
     asked = RequestedComparison.parse(["epochs=1,2"], [])
     first = replace(context(), topic=topic, wanted=asked)
     later = replace(first, campaign=CampaignFacts((), AlphaLedgers.begin(2)))
-    for inputs, own in ((first, False), (later, unused)):  # what flags vary is asked in the first round
-        assert inputs.hypotheses(Propose(hypotheses=(claim,)))[0].unused_control == own
+    for inputs in (first, later):  # flags name values of another field
+        assert inputs.hypotheses(Propose(hypotheses=(claim,)))[0].unused_control == unused
     assert ("against a control nobody uses" in label(found, verdict_on(found.id, Came(0.5, "supported")))) == unused
 
 
@@ -155,6 +155,11 @@ def test_a_search_has_no_control_that_nobody_uses(topic: str, control: int | Non
     except DesignRefused as error:
         found = error.message
     assert ("a control that somebody uses; found group_size = 2" in found) == strange
+@pytest.mark.parametrize(("control", "unused"), [(4, False), (2, True)])
+def test_flags_name_the_values_that_they_vary_and_no_other_control(control: int, unused: bool) -> None:
+    asked = replace(context(), wanted=RequestedComparison(vary={"group_size": (4, 16)}))
+    (found,) = asked.hypotheses(Propose(hypotheses=(make_claim(control=control),)))
+    assert found.unused_control == unused
 
 
 def test_a_planner_names_the_metric_by_which_its_claims_are_judged() -> None:
