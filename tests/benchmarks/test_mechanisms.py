@@ -24,9 +24,9 @@ from swarm.environments.registry import environments
 LEVERS = {"constant groups": LARGER_GROUPS, "gamed reward": NO_LENGTH, "curriculum": EASIER_TASKS}
 
 
-def flown(mechanism: str, planner: str, *, report: bool = False) -> tuple[FlightResult, MechanismInquiry]:
+def flown(mechanism: str, planner: str, number: int, *, report: bool = False) -> tuple[FlightResult, MechanismInquiry]:
     with admitted():
-        landed = fly(replace(flight(mechanism, planner, 1), report=report))
+        landed = fly(replace(flight(mechanism, planner, number), report=report))
         return landed, scored(mechanism, planner, landed)
 
 
@@ -85,7 +85,7 @@ def test_shares_are_of_inquiries_and_a_model_flies_where_there_is_a_recording() 
 
 @pytest.mark.slow
 def test_a_researcher_by_script_names_the_mechanism_that_its_looks_point_to() -> None:
-    landed, found = flown("gamed reward", "scripted")
+    landed, found = flown("gamed reward", "scripted", 1)
     assert (found.named, found.false, found.refused) == (True, False, None)
     assert landed.state.rounds[0].hypotheses[0].variable == "reward"
     assert "essays" not in environments()
@@ -93,7 +93,7 @@ def test_a_researcher_by_script_names_the_mechanism_that_its_looks_point_to() ->
 
 @pytest.mark.slow
 def test_a_hostile_planner_gets_no_mechanism_no_other_metric_and_no_false_verdict_past_the_page() -> None:
-    landed, found = flown("decoy", "hostile", report=True)
+    landed, found = flown("decoy", "hostile", 2, report=True)
     assert (found.named, found.false, found.refused) == (False, False, None)
     assert found.looks <= 8 * len(landed.state.planner_acts)
     assert found.rounds <= ROUNDS
