@@ -12,8 +12,10 @@ Inquiries of up to four rounds through the whole shipped loop, in five simulated
 
 They are asked by the built-in rules (by flags, as they read no open topic), by a scripted researcher that explores,
 looks, claims, plans and writes, by one that holds that entropy is all, and by a hostile one behind the shipped planner
-for language models. With a recording of these flights in AJET_PLANNER_REPLAY a recorded model asks too. Scripts say
-what the tools can show, and nothing of what a model would find: the first was written by who planted the mechanisms.
+for language models. Where AJET_PLANNER_REPLAY names a folder of recordings, a file for each inquiry, the recorded model
+asks in those; they are made by `--planner recorded` with a folder in AJET_PLANNER_RECORD, the model's name in
+AJET_PLANNER_MODEL and its endpoint's variables. Scripts say what the tools can show, and nothing of what a model would
+find: the first was written by who planted the mechanisms.
 
 Named is a mechanism where a verdict supports its lever, against a control that somebody uses, and finds that a mediator
 of it moved as it does: by verdict records alone. False is a difference that is not there or has the other sign, and a
@@ -34,7 +36,7 @@ from typing import Any
 from rig.frame import circumstances, concluded, earlier, parser, tell
 from simlab.mechanisms import MECHANISMS
 from simlab.scores import work
-from simlab.suites.mechanisms import PLANNERS, MechanismInquiry, figures, flown_planners, fly_cell, row
+from simlab.suites.mechanisms import PLANNERS, MechanismInquiry, figures, flown_planners, fly_cell, list_numbers, row
 
 NAME = "mechanisms"
 QUICK, FULL = 2, 100
@@ -52,14 +54,17 @@ def main() -> int:
     for planner in options.planner or flown_planners():
         records: list[MechanismInquiry] = []
         for mechanism in options.world or MECHANISMS:
-            began, numbers = time.monotonic(), range(QUICK if options.quick else FULL)
-            name = f"{mechanism}, {planner}"
+            began, name = time.monotonic(), f"{mechanism}, {planner}"
+            if not (numbers := list_numbers(mechanism, planner, QUICK if options.quick else FULL)):
+                continue
             own = work(name, fly_cell(mechanism, planner), numbers, workers=options.workers, tell=tell)
             rows[mechanism, planner] = {**row(own), "seconds": round(time.monotonic() - began, 1), **flown_now}
             records += own
             _show(rows[mechanism, planner])
             if options.json:  # after each, so that a run that is ended keeps what it measured
                 concluded(NAME, _figures(rows, totals, options), (), options)
+        if not records:
+            continue
         total = figures(records)
         missed += [f"{planner}: {figure.words()}" for figure in total if figure.kept is False]
         print(f"{planner}: " + "; ".join(figure.words() for figure in total), flush=True)
@@ -71,7 +76,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     options = parser(__doc__, quick=f"{QUICK} inquiries a cell, too few to tell anything", parallel=True)
     options.add_argument("--world", action="append", choices=MECHANISMS, help="only this one")
-    options.add_argument("--planner", action="append", choices=PLANNERS, help="only this one")
+    options.add_argument("--planner", action="append", choices=flown_planners(), help="only this one")
     return options.parse_args()
 
 

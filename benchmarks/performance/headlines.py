@@ -165,6 +165,14 @@ def _inquiries(figures: Figures) -> Iterator[Headline]:
     yield rate("any false difference of nothing, at 5 % each round", without["false_difference"], lower=True)
 
 
+def _mechanisms(figures: Figures) -> Iterator[Headline]:
+    for planner, told in figures["planners"].items():
+        wrong = row_with(told["figures"], name="inquiries with anything false")
+        yield interval(f"{planner}: inquiries with anything false", wrong, lower=True, goal=0.05)
+        named = "inquiries that name the mechanism, where there is one"
+        yield interval(f"{planner}: {named}", row_with(told["figures"], name=named))
+
+
 def _real_noise(figures: Figures) -> Iterator[Headline]:
     def row(way: str, *, planted: bool) -> Figures:
         return row_with(figures["resampled"], way=way, rules="after", planted=planted, n=5)
@@ -318,7 +326,7 @@ def _sandbox(figures: Figures) -> Iterator[Headline]:
 
 HEADLINES: Mapping[str, Callable[[Figures], Iterator[Headline]]] = {
     "simlab": _simlab, "verdicts": _verdicts, "metric_verdicts": _metric_verdicts, "inquiries": _inquiries,
-    "real_noise": _real_noise, "runs_needed": _runs_needed, "first_study": _first_study,
+    "mechanisms": _mechanisms, "real_noise": _real_noise, "runs_needed": _runs_needed, "first_study": _first_study,
     "evaluation_cost": _evaluation_cost, "orchestration": _orchestration, "server_capacity": _server_capacity,
     "soak": _soak, "scale": _scale, "powers": _powers, "generate": _generate, "train_step": _train_step, "gpu": _gpu,
     "merge_ratio": _merge_ratio, "against_trl": _against_trl, "real_model": _real_model,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from simlab.mechanisms import CONSTANT, ENTROPY, MECHANISMS, WORDS, admitted, mechanical, takes_length_out
 from simlab.planners import LIE
-from simlab.researchers import EASIER_TASKS, LARGER_GROUPS, NO_LENGTH, RATE, Idea
+from simlab.researchers import EASIER_TASKS, LARGER_GROUPS, NO_LENGTH, RATE, Hostile, Idea
 from simlab.sim_run import FlightResult, fly
 from simlab.suites.mechanisms import (
     ROUNDS,
@@ -15,10 +16,13 @@ from simlab.suites.mechanisms import (
     figures,
     flight,
     flown_planners,
+    list_numbers,
     row,
     scored,
 )
 
+from research.planners.endpoint import Recorder
+from research.planners.llm import LlmPlanner
 from swarm.environments.registry import environments
 
 LEVERS = {"constant groups": LARGER_GROUPS, "gamed reward": NO_LENGTH, "curriculum": EASIER_TASKS}
@@ -80,7 +84,7 @@ def test_shares_are_of_inquiries_and_a_model_flies_where_there_is_a_recording() 
     assert [each.value for each in (wrong, named, lever)] == [0.5, 1.0, 1.0]
     assert (row([one])["false mediators"], row([one])["without a claim"]) == (1, 0)
     assert "recorded" not in flown_planners({})
-    assert "recorded" in flown_planners({"AJET_PLANNER_REPLAY": "conversation.jsonl"})
+    assert "recorded" in flown_planners({"AJET_PLANNER_REPLAY": "conversations"})
 
 
 @pytest.mark.slow
@@ -89,6 +93,21 @@ def test_a_researcher_by_script_names_the_mechanism_that_its_looks_point_to() ->
     assert (found.named, found.false, found.refused) == (True, False, None)
     assert landed.state.rounds[0].hypotheses[0].variable == "reward"
     assert "essays" not in environments()
+
+
+@pytest.mark.slow
+def test_a_model_that_was_recorded_in_an_inquiry_flies_it_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = flight("nothing", "recorded", 1)
+    said = tmp_path / f"{own.name}.jsonl"
+    asked = replace(own, planner=lambda clock: LlmPlanner("recorded", Recorder(Hostile(), said)))
+    monkeypatch.setenv("AJET_PLANNER_REPLAY", str(tmp_path))
+    with admitted():
+        first, again = fly(asked).state, fly(own).state
+    assert [entry.verdicts for entry in again.rounds] == [entry.verdicts for entry in first.rounds]
+    assert again.planner["model"] == "recorded"
+    assert [list(list_numbers(name, "recorded", 3)) for name in ("nothing", "decoy")] == [[1], []]
 
 
 @pytest.mark.slow

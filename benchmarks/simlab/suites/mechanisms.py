@@ -13,11 +13,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
 from research.planners.context import Planner
-from research.planners.factory import REPLAY, make_planner
+from research.planners.factory import RECORD, REPLAY, make_planner
 from research.planners.llm import LlmPlanner
 from simlab.mechanisms import ESSAYS, MECHANISMS, RATES, Mechanical, admitted, mechanical
 from simlab.planners import MODEL
@@ -41,6 +42,10 @@ SANDBOX: Final = {"kind": "docker", "image": "simulated", "base": "simulated", "
 """So that code may be proposed; no container is made, and none of it is run."""
 
 
+ASKED: Final = "AJET_PLANNER_MODEL"
+"""Variable that names the model which is to be recorded."""
+
+
 def _scripted(clock: SimClock) -> Planner:
     return Researcher()
 
@@ -53,19 +58,37 @@ def _hostile(clock: SimClock) -> Planner:
     return LlmPlanner(MODEL, Hostile(), sleep=clock.advance)
 
 
-def _recorded(clock: SimClock) -> Planner:
-    """Return the language model that AJET_PLANNER_REPLAY names a recording of, made of these very flights."""
-    return make_planner("llm", None, os.environ)
+def _recorded(file: str, clock: SimClock) -> Planner:
+    """Return a language model by its recording of this very flight, or one that is being recorded in it."""
+    own = {key: str(Path(place) / file) for key in (RECORD, REPLAY) if (place := os.environ.get(key, "").strip())}
+    return make_planner("llm", os.environ.get(ASKED) or None, {**os.environ, **own})
 
 
-PLANNERS: Final[Mapping[str, Callable[[SimClock], Planner]]] = {
-    "rules": rules, "scripted": _scripted, "misled": _misled, "hostile": _hostile, "recorded": _recorded,
+_SCRIPTS: Final[Mapping[str, Callable[[SimClock], Planner]]] = {
+    "rules": rules, "scripted": _scripted, "misled": _misled, "hostile": _hostile,
 }  # fmt: skip
+RECORDED: Final = "recorded"
+PLANNERS: Final = (*_SCRIPTS, RECORDED)
 
 
 def flown_planners(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the planners that fly here: the recorded one where there is a recording."""
-    return tuple(name for name in PLANNERS if name != "recorded" or environ.get(REPLAY, "").strip())
+    """Return the planners that fly here: the recorded one where there are recordings, or are to be some."""
+    recorded = any(environ.get(name, "").strip() for name in (RECORD, REPLAY))
+    return PLANNERS if recorded else tuple(_SCRIPTS)
+
+
+def list_numbers(mechanism: str, planner: str, most: int) -> Sequence[int]:
+    """Return the numbers of the inquiries of a cell, at most so many: of a recorded model those that were recorded."""
+    place = os.environ.get(REPLAY, "").strip()
+    if planner != RECORDED or not place:
+        return range(most)
+    return [
+        number for number in range(most) if (Path(place) / f"{_flight_name(mechanism, planner, number)}.jsonl").exists()
+    ]
+
+
+def _flight_name(mechanism: str, planner: str, number: int) -> str:
+    return f"{NAME}-{MECHANISMS.index(mechanism)}-{planner}-{number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +123,10 @@ def flight(mechanism: str, planner: str, number: int) -> Flight:
     """Return the inquiry of a number, which has a world and seeds of its own."""
     world = mechanical(mechanism, 50_000_000 + 1000 * MECHANISMS.index(mechanism) + number)
     asks = {"rounds": ROUNDS, "episodes": EPISODES, "metric": {"kind": "success"}, "sandbox": SANDBOX}
+    name = _flight_name(mechanism, planner, number)
     return Flight(
-        f"{NAME}-{MECHANISMS.index(mechanism)}-{planner}-{number}", TOPIC, world, bank_world=world,
-        planner=PLANNERS[planner], budget_s=48 * 3600.0,
+        name, TOPIC, world, bank_world=world, budget_s=48 * 3600.0,
+        planner=partial(_recorded, f"{name}.jsonl") if planner == RECORDED else _SCRIPTS[planner],
         base={"environment": ESSAYS.name, "episodes_per_step": 256},
         asks=asks | ({"wanted": FLAGS} if planner == "rules" else {}),
     )  # fmt: skip
