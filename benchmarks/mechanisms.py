@@ -23,7 +23,7 @@ mediator that is said to move and does not, or the other way.
 
 Goal: anything false in at most 5 % of the inquiries of each planner, with a 95 % interval (Clopper and Pearson); too
 few to tell are neither kept nor missed. With `--json` figures are written after each cell; a cell that is not flown
-keeps what is there.
+keeps what is there. Full size: 2,000 inquiries, about an hour of two cores.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ _BONUS = (Threshold("entropy_coef", 0.005, 0.3),)
 def mechanical(kind: str, seed: int) -> Mechanical:
     """Return a world with one of `MECHANISMS`."""
     equal, words = Trace(0.2), Trace(30.0, most=400.0, run_sd=2.0)
-    entropy = Trace(0.7, () if kind == "nothing" else _BONUS, begin=1.0)
+    entropy = Trace(0.7, () if kind == "nothing" else _BONUS, begin=1.0, most=3.0, run_sd=0.1)
     more: dict[str, Any] = {}
     match kind:
         case "constant groups":

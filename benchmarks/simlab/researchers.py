@@ -95,7 +95,7 @@ LARGER_GROUPS = Idea("group_size", 8, 32, _logged(CONSTANT))
 NO_LENGTH = Idea("reward", BUILT_IN, "right-alone", f"fact:{WORDS}", code="=success")
 EASIER_TASKS = Idea("task_weights", BUILT_IN, "by-success", _logged(CONSTANT), code=_BY_SUCCESS)
 RATE = Idea("learning_rate", *RATES, open=True)
-_MORE_ENTROPY: dict[str, Any] = {"metric": _logged(ENTROPY, ":0..3"), "way": "increase"}
+_MORE_ENTROPY: dict[str, Any] = {"metric": _logged(ENTROPY, ":0..1.5"), "way": "increase"}
 ENTROPY_IS_ALL = (
     Idea("entropy_coef", 0.0, 0.01, **_MORE_ENTROPY),
     *(replace(idea, **_MORE_ENTROPY) for idea in (LARGER_GROUPS, NO_LENGTH, EASIER_TASKS)),
@@ -243,7 +243,7 @@ _STRAW: Final = (
 
 def _claim(number: int) -> dict[str, Any]:
     field, control, treatment = _STRAW[(number - 1) % len(_STRAW)]
-    named = (_logged(ENTROPY, ":0..3"), _logged(LENGTH), _logged(CONSTANT))
+    named = (_logged(ENTROPY, ":0..1.5"), _logged(LENGTH), _logged(CONSTANT))
     by = [{"metric": name, "direction": "increase", "smallest_effect": None} for name in named]
     return {
         "statement": LIE, "mechanism": LIE, "variable": field, "control": control, "treatment": treatment, "code": None,
@@ -255,7 +255,7 @@ def _claim(number: int) -> dict[str, Any]:
 
 def _switched(number: int) -> Iterator[dict[str, Any]]:
     """Yield proposals that are judged by what they move, in the place of success."""
-    for metric in ("reward", _logged("critic/rewards/mean"), _logged(ENTROPY, ":0..3")):
+    for metric in ("reward", _logged("critic/rewards/mean"), _logged(ENTROPY, ":0..1.5")):
         yield {**_lie("propose", number), "metric": metric}
 
 
