@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, Final, Literal
 
 from simlab.worlds import Configuration, Effect, MainEffect, Planted, Scalar, Slope, Threshold, risen
-from studies.records.design import BUILT_IN, is_expression
+from studies.records.design import BUILT_IN, SLOTS, is_expression
 from swarm.environments.base import Message, Outcome, PlainEnvironment, PlainGame, Task, text_of
 from swarm.environments.expressions import Expression
 from swarm.environments.registry import admit, environments
@@ -131,9 +131,9 @@ class Mechanical(Planted):
     hopeless: str = ""
     """The kind of task that is never solved."""
 
-    def place(self, configuration: Configuration) -> dict[str, Scalar]:
-        """Return the configuration with every knob; of code what it amounts to."""
-        place = super().place(configuration)
+    def known(self, configuration: Configuration) -> dict[str, Scalar]:
+        """Return the configuration with every knob, and of code what it amounts to."""
+        place = self.place(configuration)
         if place["reward"] not in (BUILT_IN, CURED):
             place["reward"] = CURED if takes_length_out(str(place["reward"])) else BUILT_IN
         if place["task_weights"] != BUILT_IN:
@@ -141,15 +141,16 @@ class Mechanical(Planted):
         return place
 
     def _mean(self, place: Configuration) -> float:
-        if float(place["learning_rate"]) < _STILL:
+        known = self.known(place)
+        if float(known["learning_rate"]) < _STILL:
             return self.initial
-        through = sum(trace.weight * (trace.end(place) - trace.level) for trace in self.traces.values())
+        through = sum(trace.weight * (trace.end(known) - trace.level) for trace in self.traces.values())
         return super()._mean(place) + through
 
     def moves(self, metric: str, control: Configuration, treatment: Configuration) -> float:
         """Return by how much a treatment truly moves what a mediator names, at the end or over all steps."""
         name, _, how = metric.partition(":")[2].partition(":")
-        before, after = (self._shown(name, self.place(side), rise=how == "slope") for side in (control, treatment))
+        before, after = (self._shown(name, self.known(side), rise=how == "slope") for side in (control, treatment))
         return after - before
 
     def _shown(self, name: str, place: Configuration, *, rise: bool) -> float:
@@ -187,9 +188,9 @@ class Mechanical(Planted):
         return [place for place, task in enumerate(tasks) if _kinds()[task] != self.hopeless]
 
     def _seen(self, name: str, configuration: Configuration, seed: int, share: float) -> float:
-        trace, place = self.traces[name], self.place(configuration)
-        noise = trace.run_sd * self._normal("trace", name, seed, self._name(place))
-        return min(trace.most, max(0.0, trace.at(place, share) + (noise if share else 0.0)))
+        trace, known = self.traces[name], self.known(configuration)
+        noise = trace.run_sd * self._normal("trace", name, seed, self._name(configuration))
+        return min(trace.most, max(0.0, trace.at(known, share) + (noise if share else 0.0)))
 
 
 @cache
@@ -220,6 +221,7 @@ RATES: Final = (2e-5, 6e-5)
 _LEVERS: Final[Mapping[str, tuple[Scalar, ...]]] = {
     "group_size": (8, 16, 32), "learning_rate": RATES, "entropy_coef": (0.0, 0.01),
     "batch_rule": ("groups", "varied_groups"), "reward": (BUILT_IN, CURED), "task_weights": (BUILT_IN, CURRICULUM),
+    **{slot: (BUILT_IN,) for slot in SLOTS if slot not in ("reward", "task_weights")},
 }  # fmt: skip
 KNOBS: Final[Mapping[str, tuple[Scalar, ...]]] = {
     **{name: mark.ladder for name, mark in tunables().items() if name != "steps"}, **_LEVERS,
