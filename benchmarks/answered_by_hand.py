@@ -2,7 +2,7 @@
 
 Each request becomes FOLDER/0001.request.json, and its messages FOLDER/0001.request.txt to be read. The reply is made of
 what lies in FOLDER/0001.answer.json once that is whole: an answer's JSON object (or `{"content": "any text"}`), or
-looks, `{"look": [["price", {"variable": "group_size"}]]}`. Nothing is answered by itself, and the model's name is the
+looks, `{"look": [["findings", {"words": "group_size"}]]}`. Nothing is answered by itself, and the model's name is the
 caller's: say in it who answers.
 
     python benchmarks/answered_by_hand.py FOLDER --port 8765

@@ -13,6 +13,7 @@ recording.
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import threading
@@ -157,18 +158,22 @@ class RetryingEndpoint:
         note: Callable[[str], None],
         *,
         reached: bool,
+        turn_s: float = math.inf,
     ) -> None:
+        """`turn_s` bounds all requests of a turn together."""
         self.model, self.reached, self.redact = model, reached, endpoint.redact
         self._endpoint, self._timeout_s, self._left_s = endpoint, timeout_s, patience_s
         self._sleep, self._tell = sleep, note
-        self._failed, self._last = 0, ""
+        self._failed, self._last, self._ends = 0, "", time.monotonic() + turn_s
 
     def complete(self, request: Mapping[str, Any]) -> str:
         """Return the reply's body; raise EndpointError once patience is at its end, or waiting would not help."""
         while True:
             began = time.monotonic()
             try:
-                reply = self._endpoint.complete(request, self._timeout_s)
+                if (left_s := self._ends - began) <= 0:
+                    raise EndpointError("timeout")
+                reply = self._endpoint.complete(request, min(self._timeout_s, left_s))
             except EndpointError as error:
                 self.reached = self.reached or error.kind != "unreachable"
                 doubled = _FIRST_PAUSE_S * 2.0 ** min(self._failed, _MOST_DOUBLINGS)

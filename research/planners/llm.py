@@ -9,7 +9,8 @@ Several JSON objects count as the one at the end; drafts alone, or one cut short
 Tokens are counted by purpose, those of refused answers and of failed turns too. A cap on them is looked at before each
 request, which is not made where what is left carries no answer.
 
-After the verdicts nobody waits for an endpoint, and code concludes without a model; an answer to the topic that is
+After a lock a whole turn, looks and refused answers included, takes one time limit, or a share of the time left if that
+is more. Nobody waits for an endpoint then, and code concludes without a model; an answer to the topic that is
 refused to the end is returned with the refusal, to be printed with marks.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,9 +49,11 @@ from research.text import describe
 from studies.records.analysis import ANALYSE
 from studies.records.base import canonical
 from studies.records.design import SLOTS
-from studies.records.verdict import planner_label
+from studies.records.verdict import planner_label, quoted
 
 LONGEST_ANSWER = 50_000
+_MOST_COUNTED: Final = 10**9
+"""Tokens of one request or answer that are believed."""
 _MOST_BRACES = 100
 """Places at which an object is looked for; chatter before it seldom holds more braces."""
 _NAMES = r"(?:\w+:)?(?:think|thinking|thought|reasoning|start_thinking)"
@@ -80,15 +84,20 @@ class Message(BaseModel):
 
 
 class ChatCompletion(BaseModel):
-    """The part of a chat completion that is read; some endpoints count no tokens, or say null."""
+    """The part of a chat completion that is read; some endpoints count no tokens, or say null, none or nonsense."""
 
     class Choice(BaseModel):
         message: Message
         finish_reason: str | None = None
 
     class Usage(BaseModel):
-        prompt_tokens: int | None = Field(default=None, ge=0)
-        completion_tokens: int | None = Field(default=None, ge=0)
+        prompt_tokens: int | None = None
+        completion_tokens: int | None = None
+
+        @field_validator("*", mode="before")
+        @classmethod
+        def _drop_no_count(cls, value: Any) -> int | None:
+            return value if type(value) is int and 0 < value <= _MOST_COUNTED else None
 
     choices: list[Choice] = Field(min_length=1)
     usage: Usage | None = None
@@ -463,7 +472,7 @@ class ActionConversation:
             action, tries, prompt, completion, spent=spent if sum((prompt, completion)) else {},
             rejected=tuple(why for why, _ in self._rejected),
             note=" ".join(filter(None, (*notes, self._line.note))),
-            not_tested=(f'{planner_label(PLANNER, self._line.model)}: "{said}"',) if said else (),
+            not_tested=(f"{planner_label(PLANNER, self._line.model)}: {quoted(said)}",) if said else (),
             tool_results=tuple(self._looks), side_actions=tuple(self._side_actions),
         )  # fmt: skip
 
@@ -508,8 +517,9 @@ class LlmPlanner:
         patience_s = PATIENT_SHARE * context.seconds_left if self._patience_s is None else self._patience_s
         patient = context.stage in DECLINABLE  # a study goes on, and ends, without its words
         patience = [patience_s if patient else 0.0, 0.0]  # none for the second one, which is asked once
+        most_s = math.inf if patient else max(timeout_s * len(self._endpoints), PATIENT_SHARE * context.seconds_left)
         lines = [
-            RetryingEndpoint(model, source, timeout_s, left, self._sleep, self._note, reached=reached)
+            RetryingEndpoint(model, source, timeout_s, left, self._sleep, self._note, reached=reached, turn_s=most_s)
             for (model, source), left in zip(self._endpoints, patience, strict=False)
         ]
         if self._total is None:  # it goes on from what the study took in another process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -186,7 +186,6 @@ def test_nonsense_fails_after_three_tries_or_two_alike(nonsense: list[str], trie
 @pytest.mark.parametrize(
     "reply",
     [
-        Reply(body={**says(PROPOSAL).body, "usage": {"prompt_tokens": -1}}),
         Reply(body=b"<html>it works</html>"), Reply(body={"choices": []}), Reply(body={"choices": "none"}),
         Reply(body=[1, 2]), Reply(body=b'{"choices": [{"message"'), says(None), says(None, refusal="I must not."),
         says(PROPOSAL, finish_reason="length"), says("[" * 5000 + "{" * 5000), says('{"a":' * 9000),
@@ -289,6 +288,43 @@ def test_what_passes_is_waited_for_with_growing_pauses(status: int, digest: Make
     assert len(pauses) == 3
     for number, pause in enumerate(pauses):
         assert 2.0**number / 2 <= pause <= 2.0**number
+
+
+@pytest.mark.parametrize("count", [0, -5, 10**400, 1.5, "many", True])
+def test_what_is_no_count_of_tokens_is_as_if_nobody_counted_and_passes_no_cap(count: Any, digest: MakeDigest) -> None:
+    odd = Reply(body={**says(PROPOSAL).body, "usage": {"prompt_tokens": count, "completion_tokens": count}})
+    with scripted_endpoint([odd]) as endpoint:
+        model = planner(endpoint, options=PlannerOptions(planner_max_tokens=12_000))
+        assert model.act(digest(TOPIC), compiled()).payload()["tokens"] == {"prompt": 0, "completion": 0}
+        with pytest.raises(PlannerFailed, match="no model is asked any more"):
+            [model.act(digest(TOPIC), compiled()) for _ in range(3)]
+
+
+class Slow:
+    """An endpoint that says nothing of use, each time as late as it may."""
+
+    where, api, redact = "here", "openai", staticmethod(str)
+
+    def __init__(self) -> None:
+        self.now, self.waits = 0.0, list[float]()
+
+    def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        self.waits.append(timeout_s)
+        self.now += timeout_s * 0.6
+        return json.dumps(says(f"{len(self.waits)} turtles").body)
+
+
+@pytest.mark.parametrize(("verdicts", "waits"), [((), [60.0] * 3), ((make_verdict(),), [60.0, 60.0, 48.0])])
+def test_a_turn_after_the_lock_takes_a_share_of_the_time_left_and_no_more(
+    verdicts: Any, waits: list[float], digest: MakeDigest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow()
+    monkeypatch.setattr("research.planners.endpoint.time.monotonic", lambda: slow.now)
+    model = LlmPlanner("slow", slow, options=PlannerOptions(planner_timeout=60))
+    due = digest(TOPIC, hypotheses=RECORDS, verdicts=verdicts)
+    with pytest.raises(PlannerFailed):
+        model.act(due, compiled())
+    assert slow.waits == waits
 
 
 @pytest.mark.parametrize("reply", [fails(429, "later"), fails(503, "down"), Reply(hang=True)])
