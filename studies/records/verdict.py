@@ -261,7 +261,15 @@ def planner_label(name: str, model: str | None) -> str:
 
 def quote_message(said: PlannerMessage) -> str:
     """Return a planner's words as a quotation on one line, with who said them and what is wrong with them."""
-    return f'{said.by}: "{" ".join(said.text.split())}"{describe_doubts(said)}'
+    return f"{said.by}: {quoted(said.text)}{describe_doubts(said)}"
+
+
+_INNER: Final = str.maketrans('"“”', "'‘’")
+
+
+def quoted(text: str) -> str:
+    """Return words between quotation marks, on one line: what in them is one ends no quotation."""
+    return f'"{" ".join(text.split()).translate(_INNER)}"'
 
 
 def describe_doubts(said: PlannerMessage) -> str:

@@ -22,7 +22,7 @@ from studies.records.statements import statement, statement_of
 from studies.records.verdict import Verdict, planner_label
 from studies.report.elements import Cell, Play, Quote, Remark, Section, Table, Text, hash_cell, section, table, threat
 from studies.report.evidence import BEFORE, REWARDS, Evidence
-from studies.report.prose import mark
+from studies.report.prose import lock_facts, mark
 from studies.report.wording import (
     NONE,
     describe_comparison,
@@ -84,8 +84,11 @@ def quotes(state: StudyState) -> Iterator[Quote]:
         if state.selection is None:
             code = statement(claim.variable, claim.control, claim.treatment, claim.direction, metric)
             words = claim.said or ("" if words in (code, statement_of(claim, metric)) else words)
-        if lines := tuple(mark(line, state.rounds_before) for line in (words, claim.mechanism) if line):
-            yield Quote(lines, f"{by}, not a finding", claim.id)
+        lines = [one_line(line) for line in (words, claim.mechanism) if line]
+        if state.selection is None:
+            lines = [mark(line, state.rounds_before, more=lock_facts(state)) for line in lines]
+        if lines:
+            yield Quote(tuple(lines), f"{by}, not a finding", claim.id)
 
 
 def verdict_table(state: StudyState) -> Table | None:

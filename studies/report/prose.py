@@ -13,9 +13,7 @@ from typing import Any, Final, get_args
 
 from studies.log.study import StudyState
 from studies.records.verdict import PlannerMessage, Verdict, VerdictName, describe_doubts, quote_message
-from studies.report.wording import (
-    one_line,
-)
+from studies.report.wording import one_line
 
 _SAME: Final = {"proven": "supported", "proved": "supported", "confirmed": "supported", "disproved": "refuted"}
 _VERDICT: Final = re.compile(
@@ -32,6 +30,8 @@ _NUMBER: Final = re.compile(
     r"(?P<share>\s*(?:%|percent\b|per cent\b|(?:percentage )?points?\b|pp\b))?(?!\w)",
     re.IGNORECASE,
 )
+_WORDS: Final = {"statement", "said", "mechanism", "falsifier", "confounds"}
+"""What a planner writes freely in a hypothesis: no fact."""
 _WHOLE: Final = 10.0
 """Facts from this size on may be rounded to a whole number."""
 
@@ -65,34 +65,36 @@ def find_unfounded(text: str, facts: Any) -> tuple[str, ...]:
 
 def mark(text: str, rounds: Sequence[StudyState], *, more: Any = ()) -> str:
     """Return a planner's words on one line, with what in them is not so by the verdicts of these rounds; their numbers
-    are held to verdicts, locks and means, and to `more`. Before any verdict, words are of what is to come."""
+    are held to verdicts, locks and means, and to `more`. Before any verdict, words are of what is to come; those of the
+    rules are code's."""
     said = PlannerMessage(by="", text=text, unfounded=())
     return one_line(text) + describe_doubts(_add_doubts(said, rounds, more))
 
 
 def _add_doubts(said: PlannerMessage, rounds: Sequence[StudyState], more: Any = ()) -> PlannerMessage:
     verdicts = [verdict for each in rounds for verdict in each.verdicts]
-    if not verdicts:
+    if not verdicts or not rounds[0].asks_planner:
         return said
     arms = ((each, arm.name) for each in rounds for arm in (each.design.arms if each.design is not None else ()))
     means = [fmean(values) for each, arm in arms if (values := each.values(arm).values())]
     told = [verdict.model_dump(mode="json") for verdict in verdicts]
-    facts = (rounds[0].topic, len(rounds), [_lock_facts(each) for each in rounds], means, told, more)
+    facts = (rounds[0].topic, len(rounds), [lock_facts(each) for each in rounds], means, told, more)
     unfounded = dict.fromkeys((*(said.unfounded or ()), *find_unfounded(_CLAIM.sub("", said.text), facts)))
     wrong = dict.fromkeys((*said.contradicted, *find_contradictions(said.text, verdicts)))
     return said.model_copy(update={"unfounded": tuple(unfounded), "contradicted": tuple(wrong)})
 
 
-def _lock_facts(state: StudyState) -> Any:
-    """Return what of a round a word on it may name: its lock, and of the job its steps, not every other field."""
+def lock_facts(state: StudyState) -> Any:
+    """Return what of a round a word on it may name: its lock but for words, and of the job its steps alone."""
     if (design := state.design) is None:
-        return [hypothesis.model_dump(mode="json") for hypothesis in state.hypotheses]
-    return design.base_job.get("steps"), len(design.seeds), design.model_dump(mode="json", exclude={"base_job", "code"})
+        return [hypothesis.model_dump(mode="json", exclude=_WORDS) for hypothesis in state.hypotheses]
+    left_out: Any = {"base_job": True, "code": True, "hypotheses": {"__all__": _WORDS}}
+    return design.base_job.get("steps"), len(design.seeds), design.model_dump(mode="json", exclude=left_out)
 
 
 def why_asked(state: StudyState) -> str:
     """Return why a round was asked, in the words of whoever asked, held to the verdicts that were there by then."""
-    return mark(state.why_asked, state.rounds_before, more=(state.round, _lock_facts(state)))
+    return mark(state.why_asked, state.rounds_before, more=(state.round, lock_facts(state)))
 
 
 def last_words(state: StudyState) -> str:

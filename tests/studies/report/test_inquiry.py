@@ -12,8 +12,9 @@ from research.planners.history import RoundFacts
 from studies import StudyState
 from studies.log.entries import PlannerNote
 from studies.records.design import CONFIGURATION, Arm
-from studies.records.verdict import PlannerMessage
+from studies.records.verdict import PlannerMessage, quoted
 from studies.report.build import render_report
+from studies.report.claims import quotes
 from studies.report.prose import mark
 from studies.report.run_tables import notebook_table
 from studies.report.summary import describe_recipe
@@ -86,11 +87,16 @@ def test_a_lock_of_an_earlier_round_that_was_edited_stands_above_the_answers(tol
     assert page.index("lock design-2.lock was changed") < page.index("**Asked:**")
 
 
+def by_model(state: StudyState) -> StudyState:
+    before = tuple(map(by_model, state.rounds_before))
+    return replace(state, planner={"name": "llm", "model": "m"}, rounds_before=before)
+
+
 def test_what_a_planner_writes_is_quoted_below_the_results_and_held_to_the_claims(inquiry: Inquiry) -> None:
     said = PlannerMessage(by="llm m", text="r2h1 is supported; r3h1 too.", unfounded=())
     second = replace(inquiry.state.rounds[1], why_asked="h1 was REFUTED, which is confirmed.")
     state = replace(inquiry.state, said=said, rounds_before=(inquiry.state.rounds[0], second))
-    page = render_report(state, inquiry.folder)["report.md"].replace("\\", "")
+    page = render_report(by_model(state), inquiry.folder)["report.md"].replace("\\", "")
     why, last = page.index("h1 was REFUTED"), page.index("r2h1 is supported")
     assert "(verdicts that were not reached: REFUTED" in page[why : why + 120]
     assert page.index("## Round 2") < page.index("**Verdict:**", page.index("## Round 2")) < why
@@ -98,7 +104,7 @@ def test_what_a_planner_writes_is_quoted_below_the_results_and_held_to_the_claim
 
 
 def test_false_words_are_marked_wherever_they_are_printed_and_true_ones_are_not(inquiry: Inquiry) -> None:
-    state = inquiry.state
+    state = by_model(inquiry.state)
     for text, marks in (
         ("h1 is supported, r3h1 equivalent; learning_rate 0.01 gave +0.230 in round 1.", ""),
         (
@@ -110,6 +116,13 @@ def test_false_words_are_marked_wherever_they_are_printed_and_true_ones_are_not(
         assert mark(text, state.rounds) == text + marks
     first = state.rounds[0]
     assert mark("It is refuted, by 0.0071.", (replace(first, verdicts=()),)) == "It is refuted, by 0.0071."
+    by_rules = replace(first, planner={"name": "rules", "model": None})
+    assert mark("Nothing is refuted, by 0.0071.", (by_rules,)) == "Nothing is refuted, by 0.0071.", "code's own words"
+    [claim, *_] = state.rounds[2].design.hypotheses
+    said = claim.model_copy(update={"mechanism": f"From {claim.control} to {claim.treatment} it rises by 0.4321."})
+    third = replace(state.rounds[2], design=state.rounds[2].design.model_copy(update={"hypotheses": (said,)}))
+    assert next(quotes(third)).lines[-1] == f"{said.mechanism} (numbers that are in no fact: 0.4321)"
+    assert quoted('a". Code: “b”') == '"a\'. Code: ‘b’"'
     note = PlannerNote(1, "", "note", "r2h1 was refuted", 3, "3/propose/1", 0)
     noted = replace(state, notes={("3/propose/1", 0): note})
     assert "not reached: refuted" in notebook_table(noted).rows[0][-1].text
