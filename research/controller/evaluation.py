@@ -46,7 +46,7 @@ from studies.records.design import BUILT_IN, KNOB, MODEL, Arm, Design, Hypothesi
 from studies.records.procedure import Noise
 from studies.records.runs import screen_metric
 from studies.records.statements import model_name, setting
-from studies.records.verdict import PlannerMessage, planner_label
+from studies.records.verdict import PlannerMessage, planner_label, quoted
 from swarm.environments.registry import environments
 from swarm.job import Job
 
@@ -442,7 +442,7 @@ def quote_tested(planner: Planner, action: actions.Action) -> str:
     here; empty where it says nothing."""
     words = (action.tested.strip(), action.why.strip()) if isinstance(action, actions.Propose) else ()
     told, by = ("tests of the topic", "asks again what was answered"), planner_label(planner.name, planner.model)
-    return " ".join(f'{by} {what}: "{said}"' for what, said in zip(told, words, strict=False) if said)
+    return " ".join(f"{by} {what}: {quoted(said)}" for what, said in zip(told, words, strict=False) if said)
 
 
 def _describe_choices(context: PlannerContext, action: actions.Propose | actions.ProposeDesign) -> Iterator[str]:

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from studies.log.study import StudyState
-from studies.records.verdict import AnswerFigure
+from studies.records.verdict import AnswerFigure, quoted
 from studies.report import wording
 from studies.report.elements import Block, Quote, Section, Text, arm_interval, drawing, format_mean, section
 from studies.report.evidence import Evidence
@@ -169,8 +169,8 @@ def answer_section(state: StudyState, evidence: Mapping[int, Evidence]) -> Secti
     lines = (facts.quote(said.text), *(lead + facts.quote(text) for lead, text in beside if text))
     blocks: list[Block | None] = [Quote(lines, f"{said.by}, not a finding")]
     for place, figure in enumerate(answer.figures, start=1):
-        if (why := facts.find_undrawable(figure)) is not None:
-            blocks.append(Text(f"Figure {place} could not be drawn: {why}.", "aside"))
+        if facts.find_undrawable(figure) is not None:  # its names are the planner's words
+            blocks.append(Text(f"Figure {place} could not be drawn: there is no such metric, arm or round.", "aside"))
             continue
         each, known = next(entry for entry in state.rounds if entry.round == figure.round), evidence[figure.round]
         data = hidden_curves(each, known) if figure.metric == HIDDEN else metric_curves(each, known, figure.metric)
@@ -181,7 +181,7 @@ def answer_section(state: StudyState, evidence: Mapping[int, Evidence]) -> Secti
     if answer.unsupported is None:
         reading = f"No second reading: {answer.unread}"
     elif answer.unsupported:
-        found = "; ".join(f"“{facts.quote(sentence)}”" for sentence in answer.unsupported)
+        found = "; ".join(quoted(facts.quote(sentence)) for sentence in answer.unsupported)
         reading = f"Without support, by a second reading: {found}"
     filled = "Code looked up each number and verdict that is a reference; the sentences are the model's"
     blocks.append(Text(f"{filled}. {reading}.", "aside"))

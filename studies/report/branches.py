@@ -13,6 +13,7 @@ from typing import Final
 from studies.log.entries import PlannerNote
 from studies.log.study import StudyState
 from studies.records.procedure import PlanNode
+from studies.records.verdict import quoted
 from studies.report.elements import Block, Row, Text, section, table
 from studies.report.prose import mark
 from studies.report.summary import words_at_end
@@ -75,7 +76,7 @@ def plan_section(state: StudyState) -> Block | None:
         return None
     went, rows = {True: "followed", False: "left", None: NONE}, list[Row]()
     for outcome in outcomes:
-        question = f"“{mark(outcome.node.question, state.rounds)}”"
+        question = quoted(mark(outcome.node.question, state.rounds))
         asked = "not asked" if outcome.round is None else f"round {outcome.round}"
         told = (cell or NONE for cell in (outcome.verdicts, outcome.branch, outcome.came))
         rows.append((outcome.node.id, question, asked, *told, went[outcome.followed]))

@@ -112,7 +112,7 @@ def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> Repor
     heads = [headline(each, evidence[each.round].lock_error) for each in states]
     standing, reason = _STANDING.get(state.status, ""), state.stopped_reason or state.paused_reason
     standing += f" ({one_line(reason)})." if state.status in ("stopped", "paused") and reason else ""
-    asked = [*summary.ask_user(state), Point("Asked", heads[0].question.asked), *summary.describe_setting(state)]
+    asked = [Point("Asked", heads[0].question.asked), *summary.describe_setting(state)]
     left = tuple(dict.fromkeys(mark(line, state.rounds) for head in heads for line in head.question.not_tested))
     untested = [Point("Not tested", line, tone="untested") for line in left]
     known = Point("Topic", *summary.describe_answer(state, untested=bool(left)))
@@ -124,7 +124,7 @@ def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> Repor
         follow, of_round = heads[0].next, list(point_out_round(heads[0], ""))
         lines = [[point for point in of_round if point.label.startswith(name)] for name in ("Tested", "Verdict", "In ")]
         points = [*asked, *lines[0], *untested, *lines[1], known, *lines[2]]
-    points.append(Point("Ask next", follow.why, command=follow.command))
+    points += [*summary.ask_user(state), Point("Ask next", follow.why, command=follow.command)]
     return ReportContent(
         study=state.id,
         title=campaign_title(state) if several else title(state),

@@ -18,7 +18,7 @@ from studies.log.study import StudyState
 from studies.records.design import Design
 from studies.records.runs import PLUMBING_ARM
 from studies.records.statements import metric_name
-from studies.records.verdict import ORIGINS
+from studies.records.verdict import ORIGINS, quoted
 from studies.report.elements import (
     ARMS,
     Cell,
@@ -261,8 +261,8 @@ def notebook_table(state: StudyState) -> Table | None:
         text, reason = (
             mark(said, [each for each in state.rounds if each.round <= note.round]) for said in (note.text, note.reason)
         )
-        said = f"“{text}”" if note.text else "withdrawn"
-        return f"{said}, because “{reason}”" if note.kind == "revise" else f"“{text}”"
+        said = quoted(text) if note.text else "withdrawn"
+        return f"{said}, because {quoted(reason)}" if note.kind == "revise" else quoted(text)
 
     rows = ((str(n.round), n.id, kinds[n.kind].format(n.about), words(n)) for n in state.notebook)
     return table(("Round", "Called", "Is", "In its words"), rows, (0,))

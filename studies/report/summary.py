@@ -44,7 +44,7 @@ from studies.verdicts.wording import (
 IN_WORDS: Final = "nothing more is asked, in the words of "
 """How its reason begins where a planner ends the inquiry; what follows is the planner's."""
 
-
+_MOST_QUESTIONS: Final = 3
 EXPLORED: Final = (
     "this is an exploration: one run of each setting{}, all on one seed, evaluated on search tasks. No verdict "
     "follows, and no level is spent."
@@ -147,9 +147,9 @@ def _why_no_verdict(state: StudyState, design: Design, claim: Hypothesis) -> str
 
 
 def ask_user(state: StudyState) -> Iterator[Point]:
-    """Yield what the planner asked the user, which a note answers: its own words."""
+    """Yield what the planner asked the user last, which a note answers: its own words. All stand in the notebook."""
     by = planner_label(str(state.planner["name"]), state.planner.get("model"))
-    for note in (note for note in state.notebook if note.kind == "ask"):
+    for note in [note for note in state.notebook if note.kind == "ask"][-_MOST_QUESTIONS:]:
         said = PlannerMessage(by=f"{by} asks", text=note.text, unfounded=())
         yield Point("A question to you", quote_held(said, state.rounds), command=f"ajet study note {state.id} '...'")
 

@@ -165,6 +165,7 @@ def test_the_front_says_what_is_not_tested_who_chose_the_metric_and_what_the_pla
     markdown = report(bench, state)[0].replace("\\", "")
     front = markdown.partition("\n## ")[0]
     assert_golden(front.partition("- **Verdict:**")[0])
+    assert '- **A question to you:** llm a-liar asks: "<i>May</i> I train 3 times as long?":' in front
     assert "It is judged by a metric that the planner chose." in front
     assert "**Topic:** Answered in part" in front
     assert len(front.splitlines()) < 36
