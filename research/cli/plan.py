@@ -205,7 +205,7 @@ def _design(seen: PlanPreview) -> Iterator[Text]:
     if seen.design.test == "contrast":
         times = sum(weight * weight for weight in seen.design.hypotheses[0].weights) / 2
         yield Text(
-            f"arms  {len(seen.design.arms)}, of which the one claim has {times:.2g} times a difference's variance"
+            f"arms  {len(seen.design.arms)}, each claim has {times:.2g} times a difference's variance"
         )
     inside = f"no difference where it is surely inside ±{format_difference(seen.metric, seen.smallest_effect)}"
     yield Text(f"test  {test[seen.design.test]}{also}; {inside}")

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic import ValidationError
 
@@ -37,7 +37,15 @@ from research.planners.rules import RulesPlanner
 from research.planners.tools import StudyTools
 from research.planners.topic import find_uncovered
 from research.proposals import actions
-from research.proposals.arms import arm_text, constant_value, knobs, require_known_environment, set_knobs, value_text
+from research.proposals.arms import (
+    Scalar,
+    arm_text,
+    constant_value,
+    knobs,
+    require_known_environment,
+    set_knobs,
+    value_text,
+)
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS, check_code_in
 from research.text import describe, did_you_mean, format_seconds
@@ -138,6 +146,24 @@ class PlanningInputs(Briefing):
         compiler = inputs.current_compiler()
         hypotheses = compiler.accept_proposal(proposal, design.environment, code_allowed=inputs.code_allowed)
         return inputs.compile(hypotheses, design, search=proposal.search)
+
+    def require_knobs(self, proposal: actions.Propose) -> None:
+        """Raise DesignRefused for knobs that no environment has in which the design has to be: none could follow."""
+        named = name_environments(self.topic) if self.campaign is None else ()
+        places = [
+            each for each in environments() if each in ([self.wanted.environment] if self.wanted.environment else named)
+        ]
+        varied = [entry for claim in self.hypotheses(proposal) for entry in claim.varied.items()]
+        refusals = []
+        for place in places:
+            try:
+                for name, values in (entry for entry in varied if entry[0].startswith(KNOB)):
+                    for value in values:
+                        set_knobs(place, {name.removeprefix(KNOB): cast(Scalar, value)})
+            except DesignRefused as error:
+                refusals.append(error)
+        if places and len(refusals) == len(places):
+            raise refusals[0]
 
     def require_no_plays_seen(self, proposal: actions.Propose) -> None:
         if self.plays_seen and any(hypothesis.variable in SLOTS for hypothesis in proposal.hypotheses):
@@ -279,6 +305,7 @@ class ActionCheck:
             inputs.require_no_plays_seen(action)
             environment = find_environment(inputs.topic, inputs.wanted)
             inputs.current_compiler().check_proposal(action, environment, code_allowed=inputs.code_allowed)
+            inputs.require_knobs(action)
             if inputs.wanted.environment or name_environments(inputs.topic):  # else the design says where
                 inputs.check_code(sources_of(action), environment)
         if not isinstance(action, actions.ProposeDesign):

@@ -162,6 +162,19 @@ def test_flags_name_the_values_that_they_vary_and_no_other_control(control: int,
     assert found.unused_control == unused
 
 
+@pytest.mark.parametrize(("topic", "treatment", "told"), [
+    ("do more of them help on guess?", 4, "expected a knob of guess"), ("do tools help on market?", 4, ""),
+    ("do tools help on guess or market?", 4, ""), ("do tools help?", 4, ""), ("tools on market", 9, "9"),
+])  # fmt: skip
+def test_a_knob_that_no_design_could_have_is_refused_before_a_design_is_asked_for(
+    topic: str, treatment: int, told: str
+) -> None:
+    inputs = replace(context(), topic=topic)
+    claim = make_claim("environment.tools", 1, treatment)
+    refused = ActionCheck(inputs, inputs.build_context())(Propose(hypotheses=(claim,)))
+    assert (refused is not None, told in str(refused)) == (bool(told), True)
+
+
 def test_a_planner_names_the_metric_by_which_its_claims_are_judged() -> None:
     planner = Naming("episodes:0.7")
     seen = preview(context(), planner)
