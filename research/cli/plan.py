@@ -203,10 +203,9 @@ def _design(seen: PlanPreview) -> Iterator[Text]:
         effect = format_difference(seen.metric, promise.effect)
         yield Text(f"promise  power {promise.power:g} at {effect}, not {seen.promised_power:g}: all the budget carries")
     if seen.design.test == "contrast":
-        times = sum(weight * weight for weight in seen.design.hypotheses[0].weights) / 2
-        yield Text(
-            f"arms  {len(seen.design.arms)}, each claim has {times:.2g} times a difference's variance"
-        )
+        times = (sum(weight * weight for weight in claim.weights) / 2 for claim in seen.design.hypotheses)
+        share = ", ".join(f"{each:.2g}" for each in times)
+        yield Text(f"arms  {len(seen.design.arms)}, of which a claim has {share} times a difference's variance")
     inside = f"no difference where it is surely inside ±{format_difference(seen.metric, seen.smallest_effect)}"
     yield Text(f"test  {test[seen.design.test]}{also}; {inside}")
 

@@ -269,7 +269,12 @@ _INNER: Final = str.maketrans('"“”', "'‘’")
 
 def quoted(text: str) -> str:
     """Return words between quotation marks, on one line: what in them is one ends no quotation."""
-    return f'"{" ".join(text.split()).translate(_INNER)}"'
+    return f'"{one_line(text).translate(_INNER)}"'
+
+
+def one_line(text: str) -> str:
+    """Return a text on one line without what does not print, such as marks that turn the direction of writing."""
+    return " ".join("".join(char for char in text if char.isprintable() or char.isspace()).split())
 
 
 def describe_doubts(said: PlannerMessage) -> str:

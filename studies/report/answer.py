@@ -14,13 +14,13 @@ from statistics import fmean
 from typing import Any, Final
 
 from studies.log.study import StudyState
-from studies.records.verdict import AnswerFigure, quoted
+from studies.records.verdict import AnswerFigure, one_line, quoted
 from studies.report import wording
 from studies.report.elements import Block, Quote, Section, Text, arm_interval, drawing, format_mean, section
 from studies.report.evidence import Evidence
 from studies.report.figure_data import hidden_curves, metric_curves
 from studies.report.prose import NEGATED
-from studies.report.wording import format_signed, number, one_line, percent, plural, span
+from studies.report.wording import format_signed, number, percent, plural, span
 from studies.verdicts.judge import find_collapsed_runs
 from studies.verdicts.wording import deciding_interval
 

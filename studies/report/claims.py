@@ -19,7 +19,7 @@ from studies.log.entries import BUDGET_EXHAUSTED, LoggedAmendment, Veto
 from studies.log.study import StudyState
 from studies.records.design import REWARD, Design, Hypothesis, is_expression
 from studies.records.statements import statement, statement_of
-from studies.records.verdict import Verdict, planner_label
+from studies.records.verdict import Verdict, one_line, planner_label
 from studies.report.elements import Cell, Play, Quote, Remark, Section, Table, Text, hash_cell, section, table, threat
 from studies.report.evidence import BEFORE, REWARDS, Evidence
 from studies.report.prose import lock_facts, mark
@@ -33,7 +33,6 @@ from studies.report.wording import (
     label,
     moment,
     number,
-    one_line,
     p_value,
     percent,
     plural,

@@ -20,6 +20,7 @@ from studies.records.analysis import ANALYSE, MADE, AnalysisResult
 from studies.records.base import digest
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name, value_of
+from studies.records.verdict import one_line
 from studies.report import claims, design_tables, run_tables, summary
 from studies.report.answer import answer_section
 from studies.report.branches import plan_section
@@ -57,7 +58,6 @@ from studies.report.wording import (
     fine_percent,
     moment,
     number,
-    one_line,
     percent,
     plural,
 )

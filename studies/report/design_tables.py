@@ -19,7 +19,7 @@ from studies.records.design import KNOB, Design
 from studies.records.procedure import CollapseRule, Screen, Watchdog
 from studies.records.runs import NOISE_ARM
 from studies.records.statements import value_of
-from studies.records.verdict import CollapseRate
+from studies.records.verdict import CollapseRate, one_line
 from studies.report.claims import unit_of, verdict_cell
 from studies.report.elements import Cell, Fact, Row, Table, pairs, table
 from studies.report.run_tables import arm_cell
@@ -34,7 +34,6 @@ from studies.report.wording import (
     in_unit,
     moment,
     number,
-    one_line,
     percent,
     plural,
     span,

@@ -19,14 +19,13 @@ from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, SLOTS, SUCCES
 from studies.records.procedure import InterimAnalysis
 from studies.records.runs import VETOED
 from studies.records.statements import along, effect_of, metric_name, value_of
-from studies.records.verdict import Verdict
+from studies.records.verdict import Verdict, one_line
 from studies.report.wording import (
     capital,
     duration,
     format_signed,
     format_size,
     number,
-    one_line,
     percent,
     plural,
     setting,

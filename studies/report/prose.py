@@ -12,8 +12,7 @@ from statistics import fmean
 from typing import Any, Final, get_args
 
 from studies.log.study import StudyState
-from studies.records.verdict import PlannerMessage, Verdict, VerdictName, describe_doubts, quote_message
-from studies.report.wording import one_line
+from studies.records.verdict import PlannerMessage, Verdict, VerdictName, describe_doubts, one_line, quote_message
 
 _SAME: Final = {"proven": "supported", "proved": "supported", "confirmed": "supported", "disproved": "refuted"}
 _VERDICT: Final = re.compile(

@@ -18,7 +18,7 @@ from studies.log.study import StudyState
 from studies.records.design import Design
 from studies.records.runs import PLUMBING_ARM
 from studies.records.statements import metric_name
-from studies.records.verdict import ORIGINS, quoted
+from studies.records.verdict import ORIGINS, one_line, quoted
 from studies.report.elements import (
     ARMS,
     Cell,
@@ -38,7 +38,7 @@ from studies.report.elements import (
 )
 from studies.report.evidence import AFTER, BEFORE, Evidence
 from studies.report.prose import mark
-from studies.report.wording import NONE, duration, moment, number, one_line, plural
+from studies.report.wording import NONE, duration, moment, number, plural
 from studies.verdicts.judge import find_collapsed_runs
 
 PROCESS = "process"

@@ -16,7 +16,7 @@ from studies.log.study import ASK_RULE, StudyState
 from studies.records.design import MODEL, Design, Hypothesis
 from studies.records.runs import EVIDENCE_CODES
 from studies.records.statements import format_setting_value, metric_name
-from studies.records.verdict import PlannerMessage, planner_label
+from studies.records.verdict import PlannerMessage, one_line, planner_label
 from studies.report.elements import Point
 from studies.report.next_question import LESS, NextQuestion, ask_next, format_gain, in_practice
 from studies.report.prose import quote_held
@@ -26,7 +26,6 @@ from studies.report.wording import (
     describe_trainings,
     finding,
     label,
-    one_line,
     percent,
     plural,
     setting,

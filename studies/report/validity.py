@@ -28,7 +28,7 @@ from studies.log.study import StudyState
 from studies.records.design import REWARD, SUCCESS, Design, Hypothesis, Metric
 from studies.records.runs import TRAINING_AREA, Conditions
 from studies.records.statements import metric_name
-from studies.records.verdict import PlannerMessage, Verdict, planner_label
+from studies.records.verdict import PlannerMessage, Verdict, one_line, planner_label
 from studies.report.claims import protocol_deviations, warn_generated_rewards
 from studies.report.design_tables import what_differs
 from studies.report.elements import (
@@ -52,7 +52,6 @@ from studies.report.wording import (
     format_signed,
     in_unit,
     number,
-    one_line,
     percent,
     plural,
     setting,

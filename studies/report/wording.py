@@ -102,10 +102,6 @@ def moment(ts: str) -> str:
     return datetime.fromisoformat(ts).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 

@@ -123,6 +123,7 @@ def test_false_words_are_marked_wherever_they_are_printed_and_true_ones_are_not(
     third = replace(state.rounds[2], design=state.rounds[2].design.model_copy(update={"hypotheses": (said,)}))
     assert next(quotes(third)).lines[-1] == f"{said.mechanism} (numbers that are in no fact: 0.4321)"
     assert quoted('a". Code: “b”') == '"a\'. Code: ‘b’"'
+    assert quoted("a \u202eb\x1b[2J") == '"a b[2J"'
     note = PlannerNote(1, "", "note", "r2h1 was refuted", 3, "3/propose/1", 0)
     noted = replace(state, notes={("3/propose/1", 0): note})
     assert "not reached: refuted" in notebook_table(noted).rows[0][-1].text
