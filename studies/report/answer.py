@@ -19,7 +19,6 @@ from studies.report import wording
 from studies.report.elements import Block, Quote, Section, Text, arm_interval, drawing, format_mean, section
 from studies.report.evidence import Evidence
 from studies.report.figure_data import hidden_curves, metric_curves
-from studies.report.prose import NEGATED
 from studies.report.wording import format_signed, number, percent, plural, span
 from studies.verdicts.judge import find_collapsed_runs
 from studies.verdicts.wording import deciding_interval
@@ -27,6 +26,8 @@ from studies.verdicts.wording import deciding_interval
 HIDDEN: Final = "hidden/success"
 """What a figure calls the success on hidden tasks during training."""
 _REFERENCE: Final = re.compile(r"\{([^{}]*)\}")
+_DENIED: Final = re.compile(r"(?:\b(?:not|nor|neither|never|no|false|wrong)|n't)(?:\s+\w+){0,2}\s+$", re.IGNORECASE)
+"""What turns the verdict that follows into another one."""
 _TENS: Final = r"(?:twen|thir|for|fif|six|seven|eigh|nine)(?:ty|teen)"
 _FREE: Final = re.compile(
     rf"\b(?:(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fourteen|many|{_TENS})[ -]?fold"
@@ -78,12 +79,12 @@ class AnswerFacts:
     def find_faults(self, text: str) -> tuple[str, ...]:
         """Return what of a text stands there freely and may not: references to nothing, numbers, words of verdicts."""
         wrong = [at[0] for at in _REFERENCE.finditer(text) if at[1] not in self.references]
-        wrong += [f"not {at[0]}" for at in re.finditer(r"\{\w+\.verdict\}", text) if NEGATED.search(text[: at.start()])]
+        wrong += [f"not {at[0]}" for at in re.finditer(r"\{\w+\.verdict\}", text) if _DENIED.search(text[: at.start()])]
         bare = _REFERENCE.sub(" … ", text)
         chars = "".join(char if char.isnumeric() else unicodedata.normalize("NFKD", char) for char in bare)
         plain = "".join(char for char in chars if unicodedata.category(char) not in ("Mn", "Me", "Cf"))
         for name in sorted(self.names, key=len, reverse=True):
-            plain = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\d)", " … ", plain, flags=re.IGNORECASE)
+            plain = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\d|\w)", " … ", plain, flags=re.IGNORECASE)
         for word in plain.split():
             letters = {unicodedata.name(char, "?").split()[0] for char in word if char.isalpha()}
             if any(char.isnumeric() or char in "{}" for char in word) or ("LATIN" in letters and len(letters) > 1):

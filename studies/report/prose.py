@@ -21,7 +21,7 @@ _VERDICT: Final = re.compile(
     re.IGNORECASE,
 )
 _CLAUSE: Final = re.compile(r"[.;:!?]\s|,|\b(?:and|but|while|whereas)\b", re.IGNORECASE)
-NEGATED: Final = re.compile(r"(?:\b(?:not|nor|neither|never|no)|n't)\s+$", re.IGNORECASE)
+_NEGATED: Final = re.compile(r"(?:\b(?:not|nor|neither|never|no)|n't)\s+$", re.IGNORECASE)
 _CLAIM: Final = re.compile(r"\b(?:r(\d+))?[hs]\d+\b", re.IGNORECASE)
 _ROUND: Final = re.compile(r"\bround (\d+)\b", re.IGNORECASE)
 _NUMBER: Final = re.compile(
@@ -50,7 +50,7 @@ def find_contradictions(text: str, verdicts: Sequence[Verdict]) -> tuple[str, ..
         for word in _VERDICT.finditer(clause):
             name = _SAME.get(word[0].lower(), word[0].lower())
             meant = {"supported", "refuted"} if "significant" in name else {"equivalent"} if " " in name else {name}
-            if not (reached and reached <= meant) and not NEGATED.search(clause[: word.start()]):
+            if not (reached and reached <= meant) and not _NEGATED.search(clause[: word.start()]):
                 wrong.append(word[0])
     return tuple(dict.fromkeys(wrong))
 

@@ -39,6 +39,7 @@ def test_names_and_references_may_stand_in_an_answer(text: str) -> None:
     ("It is PROVEN, \u0455upported, sup\u200bported, signi\u0301ficant.",
      ("\u0455upported", "PROVEN", "supported", "significant")),
     ("h1 is not {h1.verdict}, and {h9.low}", ("{h9.low}", "not {h1.verdict}")),
+    ("It is false that {h1.verdict}", ("not {h1.verdict}",)), ("group_size=16x better", ("group_size=16x",)),
     ("{h1.estimate and {{h1.verdict}}", ("{",)), ("group_size=1600 in round 2 of r3h1", ()),
     ("no real effect, p<0.01", ("p<0.01", "no real effect")), ("<b>3</b> `7`", ("<b>3</b>", "`7`")),
 ])  # fmt: skip
