@@ -109,7 +109,8 @@ class Closing:
         read: dict[str, Any] = {"unread": "no second reading came"}
         turn = self._ask(state, place, seconds_left, sentences=sentences)
         if turn is not None and isinstance(turn.action, Review):
-            read = {"unsupported": tuple(sentences[number - 1] for number in sorted({*turn.action.unsupported}))}
+            named = (text for number, text in enumerate(sentences, start=1) if number in turn.action.unsupported)
+            read = {"unsupported": tuple(named)}
         return message.model_copy(update={"answer": answer.model_copy(update=read)})
 
     def _ask(

@@ -104,6 +104,11 @@ def make_planner(
     source = _open(asked.planner_endpoint or _choose_api(environ), environ, record)
     fallback = None
     if second:
+        if place not in _APIS and not is_http_url(place):
+            raise NotReady(
+                "expected --planner-fallback MODEL@openai, @anthropic or an address such as @http://127.0.0.1:8000/v1; "
+                "found something else; correct it"
+            )
         api = place if place in _APIS else "openai"
         own = {"OPENAI_BASE_URL": place, "OPENAI_API_KEY": environ.get(FALLBACK_KEY, "")}
         fallback = second, _open(api, environ if place in _APIS else own, record)

@@ -42,7 +42,7 @@ LOCAL = {"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}
         ("llm", "m", {**LOCAL, "AJET_PLANNER_MAX_COST": "3"}, "--planner-price IN,OUT"),
         ("llm", "m", {**LOCAL, "ANTHROPIC_API_KEY": "k"}, "say which: --planner-endpoint"),
         ("llm", "m", {**LOCAL, "AJET_PLANNER_ENDPOINT": "anthropic"}, "set ANTHROPIC_API_KEY"),
-        ("llm", "m", {**LOCAL, "AJET_PLANNER_FALLBACK": "n@nowhere"}, "an address such as"),
+        ("llm", "m", {**LOCAL, "AJET_PLANNER_FALLBACK": "n@nowhere"}, "--planner-fallback MODEL@"),
         ("llm", "m", {**LOCAL, "AJET_PLANNER_FALLBACK": "n@http://me:hush@host/v1"}, "planner_fallback: "),
         ("llm", "m", {**LOCAL, "AJET_PLANNER_MAX_COST": "inf", "AJET_PLANNER_PRICE": "1,2"}, "planner_max_cost: "),
     ],
