@@ -36,8 +36,8 @@ def read_listing(home: Home, log: EventLog) -> list[ListedStudy]:
     def corrupt(study: str, reason: str) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "study": study, "topic": None, "status": CORRUPT, "reason": reason, "asks": None, "planner_asks": [],
-            "declined": False, "said": None, "planner": None, "design_hash": None, "runs": {}, "progress": None,
-            "verdicts": [], "head": None, "report": None, "elapsed_s": None,
+            "declined": False, "said": None, "planner": None, "planner_spent": [], "design_hash": None, "runs": {},
+            "progress": None, "verdicts": [], "head": None, "report": None, "elapsed_s": None,
         }  # fmt: skip
         return {"row": [study, CORRUPT, "", "", "", reason], "summary": fields}
 
