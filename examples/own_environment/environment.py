@@ -5,25 +5,13 @@ Make it yours and see what it is worth: ajet env check FOLDER. docs/environments
 
 import random
 
-from swarm.environments import (
-    Environment,
-    Game,
-    Knob,
-    Outcome,
-    Task,
-    calling,
-    calls_of,
-    said,
-    text_of,
-    tool,
-    tool_result,
-)
+import swarm.environments as ajet
 
 ITEMS = ("bolts", "cables", "hinges", "lamps", "nails", "screws")
 
 
-class StockGame(Game):  # one play of one task
-    tools = (tool("count", "How many there are.", item="string"),)
+class StockGame(ajet.Game):  # one play of one task
+    tools = (ajet.tool("count", "How many there are.", item="string"),)
 
     def __init__(self, task, most):
         self.items, self.stock, self.most = task.data["items"], task.data["stock"], most
@@ -33,40 +21,39 @@ class StockGame(Game):  # one play of one task
         return [{"role": "user", "content": " and ".join(self.items)}]
 
     def answer(self, message):  # what follows its answer; nothing ends the play
-        calls = calls_of(message)
+        calls = ajet.calls_of(message)
         self.calls += len(calls)
         if calls and self.calls <= self.most:
-            return [tool_result(call, str(self.stock.get(str(call.arguments.get("item")), 0))) for call in calls]
-        self.said = text_of(message).strip()
+            return [ajet.tool_result(call, str(self.stock.get(str(call.arguments.get("item")), 0))) for call in calls]
+        self.said = ajet.text_of(message).strip()
         return []
 
     def outcome(self):  # what the play was worth: trained on, measured, and shown
         solved = self.said == str(self.total)
-        return Outcome(reward=float(solved), success=solved, facts={"calls": self.calls})
+        return ajet.Outcome(reward=float(solved), success=solved, facts={"calls": self.calls})
 
 
-class Stock(Environment):
+class Stock(ajet.Environment):
     name, title, measures = "stock", "counting a stock with a tool", "the number in stock is right"
-    knobs = {"calls": Knob(3, (2, 3, 5), "calls of the tool in a play", (1, 9))}  # what a study may vary of the game
+    knobs = {"calls": ajet.Knob(3, (2, 3, 5), "calls of the tool in a play", (1, 9))}  # what a study may vary
 
     def generate(self, seed):  # the task of a seed; which are hidden follows from a secret of your installation
         rng = random.Random(seed)
         items = rng.sample(ITEMS, rng.choice((1, 2)))
         stock = {item: rng.randint(1, 12) for item in ITEMS}
-        return Task(f"stock-{seed}", {"items": items, "stock": stock}, kind=f"items asked for: {len(items)}")
+        return ajet.Task(f"stock-{seed}", {"items": items, "stock": stock}, kind=f"items asked for: {len(items)}")
 
     def game(self, task):
         return StockGame(task, self.knob("calls"))
 
     def oracle(self, task, messages):  # the best answer so far: it shows that tasks can be solved
         left = task.data["items"][sum(message["role"] == "tool" for message in messages) :]
-        return calling("count", item=left[0]) if left else str(self.game(task).total)
+        return ajet.calling("count", item=left[0]) if left else str(self.game(task).total)
 
     def imitate(self, task, rng):  # a careless player, for the warm start of tiny models: it often guesses
-        game, total = self.game(task), 0
-        messages = game.opening()
+        messages, total = (game := self.game(task)).opening(), 0
         for item in task.data["items"]:
             looks = rng.random() < 0.6
-            messages += [call := calling("count", item=item), *game.answer(call)] if looks else []
+            messages += [call := ajet.calling("count", item=item), *game.answer(call)] if looks else []
             total += int(messages[-1]["content"]) if looks else rng.randint(1, 12)
-        return [*messages, said(str(total))]
+        return [*messages, ajet.said(str(total))]

@@ -155,6 +155,8 @@ def test_a_search_has_no_control_that_nobody_uses(topic: str, control: int | Non
     except DesignRefused as error:
         found = error.message
     assert ("a control that somebody uses; found group_size = 2" in found) == strange
+
+
 @pytest.mark.parametrize(("control", "unused"), [(4, False), (2, True)])
 def test_flags_name_the_values_that_they_vary_and_no_other_control(control: int, unused: bool) -> None:
     asked = replace(context(), wanted=RequestedComparison(vary={"group_size": (4, 16)}))
