@@ -3,9 +3,6 @@
 A study and its preview go the same way, `design_topic`; they differ in how a turn is taken: a study keeps it in its
 folder and its log, a preview forgets it. An action is evaluated once: the planner asks whether it would be
 refused (`ActionCheck`), and who asked the planner takes the result of the same evaluation.
-
-A claim of an earlier round may be put to the test once more: code builds the comparison from the record of the round.
-Values, constants, steps, direction and prediction are those of the lock; seeds and level are the new round's.
 """
 
 from __future__ import annotations
@@ -17,8 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, cast
 
-from pydantic import ValidationError
-
+from research.controller.built_designs import PREDICTED, build_replication, price_exploration
 from research.design.compiler import (
     CompiledDesign,
     DesignCompiler,
@@ -30,7 +26,6 @@ from research.design.compiler import (
 from research.errors import BadInput, DesignRefused, PlannerFailed, TopicDeclined
 from research.installation.base_job import find_fixed_fields
 from research.planners.context import NO_CODE_NOW, Briefing, Planner, PlannerContext, PlannerTurn, field_specs
-from research.planners.history import CampaignFacts
 from research.planners.lexicon import find_environment, name_environments
 from research.planners.prompts import ACTIONS, DECLINABLE
 from research.planners.rules import RulesPlanner
@@ -39,20 +34,16 @@ from research.planners.topic import find_uncovered
 from research.proposals import actions
 from research.proposals.arms import (
     Scalar,
-    arm_text,
-    constant_value,
     knobs,
     require_known_environment,
     set_knobs,
-    value_text,
 )
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS, check_code_in
-from research.text import describe, did_you_mean, format_seconds
+from research.text import did_you_mean
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import BUILT_IN, KNOB, MODEL, Arm, Design, Hypothesis, Metric, NoisePlan, Schedule
+from studies.records.design import BUILT_IN, KNOB, MODEL, Design, Hypothesis, Metric, NoisePlan
 from studies.records.procedure import Noise
-from studies.records.runs import screen_metric
 from studies.records.statements import model_name, setting
 from studies.records.verdict import PlannerMessage, planner_label, quoted
 from swarm.environments.registry import environments
@@ -450,7 +441,7 @@ def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -
     if wrong is not None and turn.refused is None:
         raise PlannerFailed(f"the planner {planner.name} gave an action that is refused: {wrong.message}")
     action, own = turn.action, planner.name != RulesPlanner.name
-    unsaid = [name for name in _PREDICTED if getattr(action, name, None) is None]
+    unsaid = [name for name in PREDICTED if getattr(action, name, None) is None]
     if isinstance(action, actions.Replicate) and turn.refused is None and unsaid:
         return replace(turn, note=f"{turn.note} What is not predicted of {action.claim} is as before.".strip())
     if turn.refused is not None or not own or not isinstance(action, actions.Propose | actions.ProposeDesign):
@@ -489,134 +480,3 @@ def _describe_choices(context: PlannerContext, action: actions.Propose | actions
         source = "which --effect says" if context.effect_given else "the usual one"
         instead = "" if named else f", in place of {context.effect:g}, {source}"
         yield f"A smallest effect of {min(effects):g} is the planner's choice{instead}."
-
-
-MOST_OF_A_ROUND: Final = 3
-"""Explorations before one question."""
-_PLAYS_BETWEEN: Final = 64
-"""Evaluation episodes in the middle of what is explored: plays to read, and a point of the curve."""
-_SHARE: Final = 0.25
-"""Most of the time left that one exploration may take: what it hints at is still to be shown."""
-
-
-def price_exploration(compiler: DesignCompiler, explored: int, action: actions.Explore) -> PricedExploration:
-    """Return what a planner wants to try, or raise DesignRefused: for settings, or for what it would cost.
-
-    The job as it is is tried too, where there is room: nothing else says what a setting changes.
-    """
-    if explored >= MOST_OF_A_ROUND:
-        raise DesignRefused(
-            f"expected at most {MOST_OF_A_ROUND} explorations before a question; found one more; propose, or conclude"
-        )
-    require_known_environment(action.environment)
-    base = compiler.base or Job()
-    steps = action.steps or max(1, base.steps // 2)
-    job = base.model_copy(update={"environment": action.environment, "steps": steps})
-    named = {arm.name: arm for arm in map(_build_arm, (*action.tried, actions.Tried()))}
-    arms = tuple(named.values())[: actions.MOST_TRIED]
-    jobs = []
-    for arm in arms:
-        values: dict[str, Any] = {**job.model_dump(), **arm.overrides}
-        try:
-            jobs.append(Job.model_validate(values))
-        except ValidationError as error:
-            raise DesignRefused(f"{arm.name}: {describe(error)}; try other values") from error
-        set_knobs(action.environment, jobs[-1].environment_args)
-    episodes = compiler.requirements.hidden_episodes
-    half = -(-job.episodes_per_step * steps // 2)
-    metric = Metric(
-        meaning=f"share of {episodes} hidden tasks solved after the last step", episodes=episodes,
-        schedule=Schedule(every=half, episodes=min(episodes, _PLAYS_BETWEEN)) if steps > 1 else None,
-    )  # fmt: skip
-    if any(name.startswith(KNOB) for arm in arms for name in arm.overrides):
-        held = {f"{KNOB}{name}": value for name, value in base.environment_args.items()}
-        metric = metric.model_copy(update={"knobs": held})
-    seconds = max(compiler.price.run_with_evaluations(variant, metric) for variant in jobs)
-    runs = len(arms)
-    need, left = -(-runs // compiler.price.parallel) * seconds, compiler.left
-    if need > _SHARE * left:
-        raise DesignRefused(
-            f"expected an exploration of at most a quarter of the {format_seconds(left)} left; found {runs} runs of "
-            f"about {format_seconds(seconds)}; try less, or shorter"
-        )
-    most = compiler.budget.max_runs
-    if most is not None and compiler.runs_made + runs > most:
-        raise DesignRefused(
-            f"expected at most {most} runs in all; found {compiler.runs_made} made and {runs} more; try less"
-        )
-    return PricedExploration(action.why, job, arms, screen_metric(metric), seconds)
-
-
-def _build_arm(tried: actions.Tried) -> Arm:
-    overrides = {entry.field: constant_value(entry.field, entry.value) for entry in tried.settings}
-    if "steps" in overrides or "environment" in overrides:
-        raise DesignRefused("expected steps and environment once, for all that is tried; found them among its settings")
-    name = "+".join(f"{field}={value_text(value)}" for field, value in overrides.items()) or "as-it-is"
-    try:
-        return Arm(name=name.lower(), overrides=overrides)
-    except ValidationError as error:
-        raise DesignRefused(f"expected fewer settings, or shorter ones, of one try; found {name[:80]!r}") from error
-
-
-_NO_CONSTANTS: Final = ("environment", "steps", "seed", "tracking", MODEL)
-"""Fields of a job that a design names elsewhere, or that no planner sets."""
-_MOST_CONSTANTS: Final = 8
-_PREDICTED: Final = {"predicted_low", "predicted_high", "probability"}
-_SAME: Final = (
-    "mechanism", "variable", "control", "treatment", "direction", "smallest_effect", "falsifier", "kill_if",
-    "confounds", "matched", "sought", "ladder", "contrast", "moderator", "mediators",
-)  # fmt: skip
-"""Fields that a hypothesis has as it was proposed."""
-
-
-def build_replication(
-    action: actions.Replicate, campaign: CampaignFacts | None, compiler: DesignCompiler
-) -> tuple[actions.Propose, actions.ProposeDesign]:
-    """Return the comparison of an earlier claim once more; raise DesignRefused for one that cannot be had again."""
-    known = {
-        entry.claim.id: (told, entry.claim) for told in (campaign.rounds if campaign else ()) for entry in told.claims
-    }
-    if action.claim not in known:
-        names = ", ".join(known) or "none"
-        raise DesignRefused(f"expected a claim of an earlier round ({names}); found {action.claim!r}")
-    told, claim = known[action.claim]
-    design = told.design
-    judged = design.metric
-    named = judged.kind and compiler.requirements.metric is None
-    metric = RequestedMetric(judged.kind, judged.threshold, judged.of).text if named else ""
-    constants = tuple(_find_constants(design.base_job, claim, compiler.base or Job()))
-    if len(constants) > _MOST_CONSTANTS:
-        raise DesignRefused(f"{claim.id} was tested with {len(constants)} fields held, more than a design can hold")
-    try:
-        again = _copy_hypothesis(claim, design.code, action.model_dump(include=_PREDICTED, exclude_none=True))
-    except ValidationError as error:
-        raise DesignRefused(f"{claim.id} cannot be asked again as it was locked: {describe(error)}") from error
-    why = action.why or f"{claim.id}, of round {told.number}, is put to the test once more."
-    environment, steps = action.environment or design.environment, int(design.base_job["steps"])
-    apart = bool(judged.evaluates_apart(claim.declared))
-    wish = actions.ProposeDesign(environment=environment, steps=steps, constants=constants, evaluate_apart=apart)
-    return actions.Propose(hypotheses=(again,), metric=metric, why=why), wish
-
-
-def _copy_hypothesis(
-    claim: Hypothesis, code: Mapping[str, str], predicted: Mapping[str, float]
-) -> actions.ProposedHypothesis:
-    same = claim.model_dump(include=set(_SAME))
-    if claim.variable == MODEL:
-        same |= {"control": arm_text(claim.control), "treatment": arm_text(claim.treatment)}
-    return actions.ProposedHypothesis.model_validate(same | {
-        "statement": claim.said, "predicted_low": claim.prediction.low, "predicted_high": claim.prediction.high,
-        "probability": claim.prediction.probability,
-        "code": code.get(str(claim.treatment)) if claim.variable in SLOTS else None, **predicted,
-    })  # fmt: skip
-
-
-def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Iterator[actions.Constant]:
-    """Yield the fields that the round held at another value than the base job."""
-    usual = base.model_dump(mode="json")
-    for name, value in job.items():
-        if name in _NO_CONSTANTS or name in claim.varied or value == usual.get(name):
-            continue
-        if not isinstance(value, bool | int | float | str):
-            raise DesignRefused(f"{claim.id} was tested with a {name} that no design can hold; propose it anew")
-        yield actions.Constant(field=name, value=value)

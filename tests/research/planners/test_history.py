@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.controller.evaluation import build_replication
+from research.controller.built_designs import build_replication
 from research.planners.history import (
     LONGEST,
     MOST_CHARACTERS,
