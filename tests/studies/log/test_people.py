@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 from typing import Any
 
 import pytest
@@ -126,7 +127,7 @@ def test_notes_revisions_and_questions_are_kept_in_order_and_quoted_in_both_page
     assert (idea, notes[2].id) == (f"idea-{notes[0].seq}", f"question-{notes[2].seq}")
     pages = render_report(study.state(), study.folder)
     for page in (pages["report.md"], pages["report.html"]):
-        assert "withdrawn, because “They cost.”" in page
+        assert 'withdrawn, because "They cost."' in html.unescape(page)
         assert "to the user" in page
         assert "<b>groups" not in page
 
