@@ -217,7 +217,12 @@ class CompiledDesign:
                 basis=describe_basis(compiler.price, jobs),
             ),
             code=code,
-            built_in={slot: SLOTS[slot].built_in for arm in draft.comparison.arms for slot in arm.slots},
+            built_in={
+                slot: SLOTS[slot].built_in
+                for arm in draft.comparison.arms
+                for slot in arm.slots
+                if slot != "advantage" or (draft.job.algorithm in ("grpo", "gspo") and draft.job.normalize_advantage)
+            },
             promise=PowerTarget(power=promised, effect=draft.effect),
             noise=noise,
             looks=() if analysis is None else analysis.analyses(count),

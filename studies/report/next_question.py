@@ -151,6 +151,11 @@ def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
         caution += f"; in {design.replication.environment} the same comparison was {again.verdict}"
     ends = span(interval.low, interval.high, unit=unit)
     size = f"{format_signed(verdict.estimate, unit=unit)} (from {ends}) of {metric_name(design.metric)}"
+    if claim.contrast:
+        return (
+            f"{where}, read it as that weighted sum alone: {size} was measured {along(claim)}{caution}; {less}; which "
+            "setting is best was not tested."
+        )
     if claim.kind == "trend":
         first, last = (value_of(value) for value in (claim.control, claim.treatment))
         return (
@@ -164,6 +169,7 @@ def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
             f"differs from that with {before} by {size} as measured{caution}; {less}; whether either effect is above "
             "zero was not tested."
         )
+    caution += ", against a control nobody uses: the usual value may be better still" if claim.unused_control else ""
     treatment_wins = (verdict.estimate > 0) == design.metric.higher_is_better
     better, other = (claim.treatment, claim.control) if treatment_wins else (claim.control, claim.treatment)
     return (

@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from research.design.comparison import StatisticalRequirements
-from research.design.compiler import accept_hypotheses
+from research.design.compiler import accept_hypotheses, collect_code
 from research.errors import DesignRefused
-from research.proposals.actions import Propose, ProposeDesign
+from research.proposals.actions import Constant, Propose, ProposeDesign
 from research.proposals.metric_choice import RequestedMetric
 from studies.records.design import Budget, Design
 from studies.records.statements import sentences
@@ -178,3 +178,14 @@ def test_a_refusal_says_why_a_contrast_is_dear_or_cannot_be(
     one: dict[str, Any], settings: dict[str, Any], told: list[str]
 ) -> None:
     assert_refused(WISH, accept_hypotheses(asked(one)), *told, **settings)
+
+
+@pytest.mark.parametrize(("algorithm", "known"), [("grpo", True), ("rloo", False)])
+def test_a_lock_names_as_built_in_only_what_the_jobs_algorithm_does(algorithm: str, known: bool) -> None:
+    code = "def advantage(rewards, groups): return rewards"
+    proposal = asked(entry(variable="advantage", control="built-in", treatment="centred", code=code))
+    held = {"constants": (Constant(field="algorithm", value=algorithm),)}
+    draw, wish = itertools.count(1).__next__, WISH.model_copy(update=held)
+    claims, sources = accept_hypotheses(proposal), collect_code(proposal)
+    design = compile_design("q", claims, wish, draw_seed=draw, code=sources, **means(0.02))
+    assert ("advantage" in design.built_in) == known

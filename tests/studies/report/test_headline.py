@@ -347,3 +347,10 @@ def test_a_study_knows_what_was_asked_and_what_is_left_out(study: Synthetic, tmp
     question = question_of(study.state())
     assert question.not_tested == ()
     assert_golden("\n".join(question.tested))
+
+
+@pytest.mark.parametrize("unused", [False, True])
+def test_what_beat_a_control_that_nobody_uses_is_preferred_with_that_caution(tmp_path: Path, unused: bool) -> None:
+    claims = (hypothesis(unused_control=unused),)
+    (answer,) = headline(with_means(tmp_path, 0.52, 0.66).whole(promised(hypotheses=claims))).answers
+    assert ("a control nobody uses" in answer.practice) == unused
