@@ -10,20 +10,11 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from research.design.compiler import (
-    DesignCompiler,
-    PricedExploration,
-)
+from research.design.compiler import DesignCompiler, PricedExploration
 from research.errors import DesignRefused
 from research.planners.history import CampaignFacts
 from research.proposals import actions
-from research.proposals.arms import (
-    arm_text,
-    constant_value,
-    require_known_environment,
-    set_knobs,
-    value_text,
-)
+from research.proposals.arms import arm_text, constant_value, require_known_environment, set_knobs, value_text
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS
 from research.text import describe, format_seconds

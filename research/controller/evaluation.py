@@ -32,12 +32,7 @@ from research.planners.rules import RulesPlanner
 from research.planners.tools import StudyTools
 from research.planners.topic import find_uncovered
 from research.proposals import actions
-from research.proposals.arms import (
-    Scalar,
-    knobs,
-    require_known_environment,
-    set_knobs,
-)
+from research.proposals.arms import Scalar, knobs, require_known_environment, set_knobs
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS, check_code_in
 from research.text import did_you_mean

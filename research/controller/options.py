@@ -450,11 +450,7 @@ def require_understood(
 
 
 def require_planner(
-    request: StudyRequest,
-    note: Note,
-    *,
-    ask: AskUser | None = None,
-    asked: ResearchOptions | None = None,
+    request: StudyRequest, note: Note, *, ask: AskUser | None = None, asked: ResearchOptions | None = None
 ) -> Planner:
     """Return the planner of a study on this request; refuse what no study could answer, before anything is begun."""
     chosen = select_planner(request, note)

@@ -111,12 +111,7 @@ class Call:
 
     @classmethod
     async def open(
-        cls,
-        inference: InferenceContext,
-        claims: Claims,
-        episode: LeasedEpisode,
-        request: CompletionRequest,
-        agent: str,
+        cls, inference: InferenceContext, claims: Claims, episode: LeasedEpisode, request: CompletionRequest, agent: str
     ) -> Call:
         """Make the prompt and the sampling plan of what an open episode's `agent` asks, and start the call.
 

@@ -37,13 +37,7 @@ from swarm.errors import (
 )
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.rollout.episodes import (
-    REASON_KEPT,
-    RETRY_AFTER_S,
-    ClosedEpisode,
-    EpisodeRegistry,
-    LeasedEpisode,
-)
+from swarm.rollout.episodes import REASON_KEPT, RETRY_AFTER_S, ClosedEpisode, EpisodeRegistry, LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.state import StateMachine
 from swarm.rollout.task_sampler import Group

@@ -30,14 +30,7 @@ from swarm.errors import InvalidRequest, NotFound, ServerFailed, SwarmError
 from swarm.job import LONGEST_AGENT
 from swarm.rendering.messages import BackendError
 from swarm.rollout.keys import Claims
-from swarm.server.http import (
-    authorize,
-    cancel_on_disconnect,
-    error_response,
-    header,
-    json_response,
-    read_call_body,
-)
+from swarm.server.http import authorize, cancel_on_disconnect, error_response, header, json_response, read_call_body
 from swarm.server.service import SwarmServer
 from swarm.training.loop import Training
 

@@ -236,10 +236,7 @@ async def episode(episode_id: Annotated[str, Path(min_length=1)], server: Server
 
 
 @router.get(
-    "/samples",
-    dependencies=PLAYERS,
-    response_class=StreamingResponse,
-    responses={200: {"content": {JSON_LINES: {}}}},
+    "/samples", dependencies=PLAYERS, response_class=StreamingResponse, responses={200: {"content": {JSON_LINES: {}}}}
 )
 async def samples(query: Annotated[_SamplesQuery, Query()], server: Server) -> Response:
     """Export episodes with every token, a JSON line each."""

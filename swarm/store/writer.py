@@ -26,13 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from swarm.errors import StoreRefused, StoreUnavailable
 from swarm.job import Job
 from swarm.store import database, reading, retention
-from swarm.store.changes import (
-    Change,
-    CheckpointSaved,
-    EpisodeClosed,
-    RowWriter,
-    must_survive_power_loss,
-)
+from swarm.store.changes import Change, CheckpointSaved, EpisodeClosed, RowWriter, must_survive_power_loss
 from swarm.store.database import error_message, open_database, opening, redacted_url
 from swarm.store.tables import EPISODES, TRAININGS
 
