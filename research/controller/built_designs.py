@@ -31,10 +31,8 @@ _SHARE: Final = 0.25
 
 
 def price_exploration(compiler: DesignCompiler, explored: int, action: actions.Explore) -> PricedExploration:
-    """Return what a planner wants to try, or raise DesignRefused: for settings, or for what it would cost.
-
-    The job as it is is tried too, where there is room: nothing else says what a setting changes.
-    """
+    """Return what a planner wants to try, or raise DesignRefused: for settings, or for what it would cost. The job as
+    it is is tried too, where there is room: nothing else says what a setting changes."""
     if explored >= MOST_OF_A_ROUND:
         raise DesignRefused(
             f"expected at most {MOST_OF_A_ROUND} explorations before a question; found one more; propose, or conclude"
@@ -143,7 +141,6 @@ def _copy_hypothesis(
 
 
 def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Iterator[actions.Constant]:
-    """Yield the fields that the round held at another value than the base job."""
     usual = base.model_dump(mode="json")
     for name, value in job.items():
         if name in _NO_CONSTANTS or name in claim.varied or value == usual.get(name):

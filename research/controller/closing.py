@@ -117,7 +117,6 @@ class Closing:
         self, state: StudyState, place: TurnId, seconds_left: float, look: Mapping[str, Any] | None = None,
         sentences: Sequence[str] = (),
     ) -> RecordedTurn | None:  # fmt: skip
-        """Return the planner's turn on what was judged last; None where none comes: nothing waits for it."""
         judged = last_judged(state)
         with _unless_it_fails(f"no answer of the turn {place.key}"):
             inputs = self._planning.build_inputs(judged, lambda: seconds_left, NoiseBank())

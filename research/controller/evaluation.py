@@ -235,7 +235,6 @@ class ActionCheck:
         self._last: tuple[actions.Action, CompiledDesign | DesignRefused | None] | None = None
 
     def __call__(self, action: actions.Action) -> DesignRefused | None:
-        """Return why an action would be refused, None for one that is accepted."""
         result = self.evaluate(action)
         return result if isinstance(result, DesignRefused) else None
 
@@ -314,7 +313,6 @@ class ActionCheck:
 
 
 def sources_of(proposal: actions.Propose | None) -> tuple[tuple[str, str], ...]:
-    """Return the code of a proposal, slot and source of each."""
     claims = () if proposal is None else proposal.hypotheses
     return tuple((claim.variable, claim.code) for claim in claims if claim.code)
 
@@ -428,9 +426,7 @@ def plan_rounds(inputs: PlanningInputs, designed: EvaluatedDesign) -> EvaluatedD
 
 def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -> PlannerTurn:
     """Return the planner's turn; raise PlannerFailed for an action that is refused, unless the turn says so itself.
-
-    What a model says that it tests, and what it chose unasked, comes first in the turn's note.
-    """
+    What a model says that it tests, and what it chose unasked, comes first in the turn's note."""
     turn = planner.act(context, check)
     wrong = check(turn.action)
     if wrong is not None and turn.refused is None:

@@ -186,7 +186,6 @@ class ResearchOptions(PlannerOptions, StudyOptions):
         return self.model_dump(include=set(PlannerOptions.model_fields), exclude_none=True)
 
     def command(self) -> tuple[str, ...]:
-        """Return what asks for the same on a command line, without `ajet`."""
         given = self.model_dump(mode="json", exclude_defaults=True)
         topic = given.pop("topic", None)
         if given.get("shape") == "apart":  # as without
@@ -264,10 +263,8 @@ _FULL_NAME = re.compile(rf"(?<![\w.{MARK}-])([a-z0-9][a-z0-9._-]*){MARK}[\w.-]*\
 
 
 def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
-    """Return the request that options make; an environment is brought, and hashes of models' files are written.
-
-    Raises BadInput, BadTopic, BadEnvironment, DesignRefused or InvalidRequest.
-    """
+    """Return the request that options make; an environment is brought, and hashes of models' files are written. Raises
+    BadInput, BadTopic, BadEnvironment, DesignRefused or InvalidRequest."""
     approve, topic = parse_mode(asked.approve), asked.topic or ""
     metric = RequestedMetric.parse_flags(asked.metric)
     by_rules = bool(topic.strip()) and asked.planner == RulesPlanner.name
@@ -390,10 +387,8 @@ def _find_named_environments(topic: str, home: Home, *, short: bool) -> list[str
 
 
 def select_planner(request: StudyRequest, note: Note) -> Planner:
-    """Return the planner that is asked for; raise BadTopic where flags say all that a planner would.
-
-    Raises BadInput for options of language models beside a planner that asks none.
-    """
+    """Return the planner that is asked for; raise BadTopic where flags say all that a planner would. Raises BadInput
+    for options of language models beside a planner that asks none."""
     if request.requested.vary and request.planner != RulesPlanner.name:
         raise BadTopic(
             f"expected --vary without a planner, as it leaves nothing to plan; found --planner {request.planner}; "
@@ -429,11 +424,9 @@ _CLAIMS: Mapping[Claim | None, str] = {"increase": "what is tried is better", "d
 def require_understood(
     request: StudyRequest, ask: AskUser | None = None, asked: ResearchOptions | None = None, verb: str = "research"
 ) -> None:
-    """Refuse a question that the rules cannot plan, and a topic with words that they do not know.
-
-    Unless it is answered with yes that what was understood is to be studied: the rest is then not tested. The command
-    to paste is `ajet` with this verb, and says all else that was `asked`.
-    """
+    """Refuse a question that the rules cannot plan, and a topic with words that they do not know. Unless it is answered
+    with yes that what was understood is to be studied: the rest is then not tested. The command to paste is `ajet` with
+    this verb, and says all else that was `asked`."""
     parsed, wanted = request.parsed, request.requested
     left = describe_left(parsed) if parsed is not None and parsed.left else ""
     try:

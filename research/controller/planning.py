@@ -186,10 +186,8 @@ class Planning:
         return None
 
     def begin_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
-        """Begin the next round with the planner's question, or write down why there is none.
-
-        A refused question goes back to it with the reason, three tries in all. Where no model answers, the rules ask.
-        """
+        """Begin the next round with the planner's question, or write down why there is none. A refused question goes
+        back to it with the reason, three tries in all. Where no model answers, the rules ask."""
         planner, refused, last = self.planner, list[str](), ""
         number = max(_exploring_turns(state, state.round + 1), default=0)
         tries = number + _TRIES

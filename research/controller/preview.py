@@ -138,11 +138,9 @@ class PlanPreview:
 
 
 def preview(inputs: PlanningInputs, planner: Planner) -> PlanPreview:
-    """Return what a study would be. Raises BadTopic, TopicDeclined, DesignRefused, PlannerFailed, Unmeasurable.
-
-    A proposal names no environment and may be refused by the noise and prices of the topic's: its design, which names
-    one, is asked for all the same.
-    """
+    """Return what a study would be. Raises BadTopic, TopicDeclined, DesignRefused, PlannerFailed, Unmeasurable. A
+    proposal names no environment and may be refused by the noise and prices of the topic's: its design, which names
+    one, is asked for all the same."""
     designed = dry_run(inputs, planner)
     if isinstance(designed.result, Unmeasurable):
         raise designed.result
@@ -246,7 +244,6 @@ class _Preview:
             )
 
     def _stages(self, locked: Design | None, analysis: PowerAnalysis | None) -> tuple[Stage, ...]:
-        """Return the stages of the design, or of what would be needed; with a pilot, of that."""
         if self.calculator.explores:
             return (self.calculator.exploration(self.draft),)
         if locked is not None:
@@ -257,7 +254,6 @@ class _Preview:
         return self.calculator.stages(self.draft, analysis.seeds_needed(self.draft.effect) or MOST_SEEDS)
 
     def _build_power_curve(self, analysis: PowerAnalysis, effect: float, locked: Design | None) -> Iterator[PowerRow]:
-        """Yield a line for some numbers of seeds, and those around what is needed."""
         need = analysis.seeds_needed(effect) or MOST_SEEDS
         around = {need - 1, need, need + 1} & set(range(LEAST_SEEDS, max(MOST_SEEDS, need) + 1))
         for seeds in sorted({2, 3, 4, 5, 6, 8, 12, 16, MOST_SEEDS} | around):

@@ -110,10 +110,8 @@ NONE_DOUBTED: Final[Mapping[str, str]] = {}
 
 
 def progress_lines(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) -> Iterator[tuple[str, str]]:
-    """Yield (key, line) for all that happened, roughly in order, round by round; a key's line never changes.
-
-    `doubts` says by its `verdict_key` why a verdict does not follow: it is not told then.
-    """
+    """Yield (key, line) for all that happened, roughly in order, round by round; a key's line never changes. `doubts`
+    says by its `verdict_key` why a verdict does not follow: it is not told then."""
     yield "created", f"study {state.id}"
     yield "asked", f"asked: {question_of(state).asked}"
     rounds = [line for entry in state.every_round for line in _round_lines(entry, doubts)]
@@ -133,7 +131,6 @@ def progress_lines(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) 
 
 
 def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what happened in one round; what an earlier one had has keys of its own."""
     question, later = question_of(state), "" if state.round == 1 else f"round-{state.round}-"
     if state.round > 1:
         why = f', asked as: "{why_asked(state)}"' if state.why_asked else ""

@@ -65,7 +65,6 @@ class WandbLogin:
 
 
 def wandb_login(environ: Mapping[str, str]) -> WandbLogin:
-    """Return whether logs are sent to W&B, by an environment and the user's files."""
     home = Path(environ.get("HOME") or Path.home())
     settings = _read_settings(Path(environ.get("WANDB_CONFIG_DIR") or home / ".config" / "wandb").expanduser())
     mode = environ.get("WANDB_MODE") or settings.get("mode", "")
@@ -85,7 +84,6 @@ def wandb_login(environ: Mapping[str, str]) -> WandbLogin:
 
 
 def online_logging_of(settings: Mapping[str, Any]) -> OnlineLogging | None:
-    """Return where a study that was created with these settings sends its logs; None for nowhere."""
     record = settings.get("wandb")
     return None if record is None else OnlineLogging.model_validate(record)
 
@@ -228,7 +226,6 @@ class WandbClient:
         return answer
 
     def start(self, command: str, output: Path, **given: Any) -> WandbProcess:
-        """Begin one of `_COMMANDS`, in the study's project."""
         where = {"entity": self.entity, "project": self._project}
         return WandbProcess(command, {**where, **given}, output, self._environ, self._stdin)
 

@@ -62,10 +62,8 @@ _NOISE = 0.1
 
 
 def number_codes(numbers: int, width: int) -> torch.Tensor:
-    """Return one code per number from 0, (numbers, width), by torch's present random numbers.
-
-    Each is a random projection of (cos, sin)(2 pi n / period) over the periods, with root mean square of about 0.2.
-    """
+    """Return one code per number from 0, (numbers, width), by torch's present random numbers. Each is a random
+    projection of (cos, sin)(2 pi n / period) over the periods, with root mean square of about 0.2."""
     values_N1 = torch.arange(numbers, dtype=torch.float32)[:, None]
     angles_NP = 2.0 * math.pi * values_N1 / torch.tensor(_PERIODS)
     circles_NF = torch.cat([angles_NP.cos(), angles_NP.sin()], dim=1)

@@ -227,8 +227,6 @@ def _encode(raw: bytes) -> str:
 
 
 def token_logprobs(tokens: Sequence[Token]) -> list[dict[str, Any]]:
-    """Return log-probs as both of OpenAI's APIs have them."""
-
     def logprob(text: str, value: float) -> dict[str, Any]:
         return {"token": text, "logprob": value, "bytes": list(text.encode())}
 

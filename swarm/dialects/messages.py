@@ -178,7 +178,6 @@ def _messages(turns: list[Any] | None) -> list[Message]:
 
 
 def _assistant(value: Any, where: str, called: set[str]) -> Message:
-    """Return one message: thinking, words and calls of a turn, however its blocks are ordered."""
     words: list[str] = []
     thinking: list[str] = []
     calls: list[dict[str, Any]] = []
@@ -239,7 +238,6 @@ def _user(value: Any, where: str, called: set[str]) -> list[Message]:
 
 
 def _blocks(found: Any, where: str) -> Iterator[tuple[Fields, str]]:
-    """Yield each block with its type."""
     if isinstance(found, str):
         found = [{"type": "text", "text": found}]
     if not isinstance(found, list):

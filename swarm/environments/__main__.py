@@ -122,7 +122,6 @@ def _fail(code: int, message: str) -> int:
 
 
 def _code_folder(arguments: argparse.Namespace) -> Path | None:
-    """Return the folder of the user's own code, None where nothing is the user's."""
     places = (arguments.agent, arguments.reward, *arguments.slot.values())
     place = next((place for place in places if place and not place.startswith("=")), None)
     return Path(place.partition(":")[0]).absolute().parent if place else None

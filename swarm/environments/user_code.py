@@ -56,11 +56,9 @@ HOW_TO_ADD_A_PACKAGE = "name it in a requirements file (`ajet client run --requi
 
 
 def load(place: str, default: str, *, takes: str, add_package: str = HOW_TO_ADD_A_PACKAGE) -> Callable[..., Any]:
-    """Return the function at `FILE.py[:NAME]`, called `default` if no name is given.
-
-    `takes` names the positional arguments it is called with, for instance "episode"; `add_package` says how its user
-    has a package that is missing.
-    """
+    """Return the function at `FILE.py[:NAME]`, called `default` if no name is given. `takes` names the positional
+    arguments it is called with, for instance "episode"; `add_package` says how its user has a package that is
+    missing."""
     file, colon, named = place.partition(":")
     path, name = Path(file), named or default
     if path.suffix != ".py" or not path.is_file():
@@ -256,11 +254,9 @@ class Reward(_SlotCode):
 
 
 class Advantage(_SlotCode):
-    """An advantage function, or an expression over a reward and its group's numbers.
-
-    It is called with the rewards of a batch's episodes and the numbers of the groups that these are of, and returns a
-    finite number for each. In an expression `reward` is one of them; std is the sample's.
-    """
+    """An advantage function, or an expression over a reward and its group's numbers. It is called with the rewards of a
+    batch's episodes and the numbers of the groups that these are of, and returns a finite number for each. In an
+    expression `reward` is one of them; std is the sample's."""
 
     slot = "advantage"
     NAMES: Final = ("reward", "mean", "std", "n", "min", "max")
@@ -296,18 +292,15 @@ class Advantage(_SlotCode):
 
 
 class TaskWeights:
-    """Chooses training tasks by weights that a function gives from what was seen of each since this process began.
-
-    Its `history` has {"id", "data", "rewards"} of each task, the latest rewards last; it returns as many numbers, none
-    below 0 and one above.
-    """
+    """Chooses training tasks by weights that a function gives from what was seen of each since this process began. Its
+    `history` has {"id", "data", "rewards"} of each task, the latest rewards last; it returns as many numbers, none
+    below 0 and one above."""
 
     def __init__(self, place: str, tasks: Sequence[Task], seed: int) -> None:
         self._function = load(place, "task_weights", takes=SLOTS["task_weights"])
         self._tasks, self._rng = tasks, random.Random(seed)
 
     async def __call__(self, results: Sequence[EpisodeResult]) -> Task:
-        """Return the task of the next group."""
         seen: dict[str, list[float]] = {task.id: [] for task in self._tasks}
         for result in results:
             seen[result.task_id].append(result.reward)
@@ -320,7 +313,6 @@ class TaskWeights:
 
 
 def finite_numbers(slot: str, given: Any, count: int) -> list[float]:
-    """Return a list of so many finite numbers; raise RewardFailed for anything else."""
     numbers = [finite(value) for value in given] if isinstance(given, list | tuple) else []
     known = [number for number in numbers if number is not None and abs(number) <= _LARGEST]
     if len(numbers) != count or len(known) < count:

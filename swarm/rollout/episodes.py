@@ -197,11 +197,9 @@ class Leases:
         return episode
 
     def find(self, claims: Claims, repeats: Closing | None = None) -> LeasedEpisode | None:
-        """Return the open episode of a key, or None where it was closed by the same call before (`repeats`).
-
-        Raises LeaseLost for a fenced episode, and for an unknown one of a former life (its beginning was not written
-        down when the server died), and EpisodeEnded for one that is prepared or over.
-        """
+        """Return the open episode of a key, or None where it was closed by the same call before (`repeats`). Raises
+        LeaseLost for a fenced episode, and for an unknown one of a former life (its beginning was not written down when
+        the server died), and EpisodeEnded for one that is prepared or over."""
         name = claims.episode
         episode = self._open.get(name)
         if episode is not None and episode.fencing_token == claims.fencing_token:
@@ -437,11 +435,9 @@ class EpisodeRegistry:
     async def settle(
         self, episode: LeasedEpisode | PreparedEpisode, work: Callable[[], Coroutine[None, None, None]]
     ) -> None:
-        """Do the work that closes or prepares an episode, once: whoever comes meanwhile shares its outcome.
-
-        The work goes on when its caller is gone, or was told after SETTLING_S to ask again (StoreUnavailable). Model
-        calls in flight end first, so that nothing is captured after.
-        """
+        """Do the work that closes or prepares an episode, once: whoever comes meanwhile shares its outcome. The work
+        goes on when its caller is gone, or was told after SETTLING_S to ask again (StoreUnavailable). Model calls in
+        flight end first, so that nothing is captured after."""
 
         async def run() -> None:
             try:
@@ -468,7 +464,6 @@ class EpisodeRegistry:
         settling.result()
 
     def collect(self, sample: Sample) -> None:
-        """Take an ended training episode for a batch, or drop it."""
         self.counts["ended"] += 1
         if (reason := self.find_drop_reason(sample)) is not None:
             self.groups.leave(sample.episode, ended=True)

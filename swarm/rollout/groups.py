@@ -197,7 +197,6 @@ class Groups:
         self.streams.set_shares(shares, self._oldest_first())
 
     def end(self, sample: Sample) -> list[Sample]:
-        """Take a member's sample; return what the rule filters out for it."""
         group = self._of[sample.episode]
         group.open.remove(sample.episode)
         self._add(group, sample)
@@ -236,13 +235,11 @@ class Groups:
             group.touched_at = self._clock()
 
     def drop_samples(self, episodes: Iterable[str]) -> list[Sample]:
-        """Drop and return the samples of those that wait."""
         samples = [self._ended[episode] for episode in episodes if episode in self._ended]
         self._take_out(samples, again=True)
         return samples
 
     def drop_heavy(self) -> list[Sample]:
-        """Drop and return the oldest samples beyond `pool_bytes`."""
         dropped = []
         while self.bytes > self._most_bytes:
             dropped += self.drop_samples([next(iter(self._ended))])
@@ -253,7 +250,6 @@ class Groups:
         return self.drop_samples(sorted(self.ages.too_old))
 
     def drop_all(self) -> list[Sample]:
-        """Drop and return all samples that wait: no batch will come any more."""
         dropped = list(self._ended.values())
         self._take_out(dropped)
         return dropped
@@ -310,7 +306,6 @@ class Groups:
             sampler.count(task_index, **{"empty" if reason in EMPTY and not self._loose else "ended": plays})
 
     def _find_or_make(self, sample: Sample) -> Group:
-        """Return the group in which a sample was in a former life."""
         for group in self._alive:
             if group.name == sample.group:
                 return group

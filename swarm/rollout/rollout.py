@@ -203,7 +203,6 @@ class Rollout(EpisodeRegistry):
         return Ack(episode_id=self.leases.find_and_renew(claims).id, state="open")
 
     def renew_episode(self, claims: Claims) -> LeasedEpisode:
-        """Return the open episode of a key and renew its lease; raise what a late owner is told."""
         self.require_recovered()
         return self.leases.find_and_renew(claims)
 
@@ -330,10 +329,8 @@ class Rollout(EpisodeRegistry):
 
     def pause_admission(self, episodes: int, *, ending: bool = False) -> None:
         """Begin no training episode before so many evaluation episodes, of the version that serves, have ended, all of
-        one owner and stream: others play other tasks, or the same ones again.
-
-        None at all where training is `ending` with them.
-        """
+        one owner and stream: others play other tasks, or the same ones again. None at all where training is `ending`
+        with them."""
         self.pending_evaluations = episodes
         self.ending = ending
         self.evaluations = {}
@@ -344,7 +341,6 @@ class Rollout(EpisodeRegistry):
         self.drop(self.groups.drop_all(), "job_finished")
 
     def fail(self, error: SwarmError) -> None:
-        """Answer everyone who waits, and every later call, with `error`."""
         self.gate.fail(error)
         for episode in self.leases:
             self.leases.interrupt(episode, error)

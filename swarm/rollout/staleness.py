@@ -104,5 +104,4 @@ class EpisodeAges:
 
     @property
     def _next(self) -> int:
-        """The version by which the next batch is learned."""
         return self.version + self.learning

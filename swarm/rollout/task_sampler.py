@@ -128,10 +128,8 @@ class TaskSampler:
 
     def count(self, task_index: int, *, open: int = 0, ended: int = 0, empty: int = 0, failed: int = 0) -> bool:
         """Count what became of plays of a turn that is not over; return whether it is skipped now, as its agent failed.
-
         `empty` ones ended with nothing to train and leave their group short: as many as the turn has places are played
-        again, what is beyond counts as ended.
-        """
+        again, what is beyond counts as ended."""
         progress = self._begun.get(task_index)
         if progress is None:
             return False

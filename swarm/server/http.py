@@ -184,11 +184,9 @@ _JSON = TypeAdapter[Any](Any)
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """ASGI middleware around the whole application, or a route of it that tells of errors in its own form.
-
-    It reads the key of a request, once; `authorize` returns what it says. `key_header` may carry the key in place of
-    a Bearer token.
-    """
+    """ASGI middleware around the whole application, or a route of it that tells of errors in its own form. It reads the
+    key of a request, once; `authorize` returns what it says. `key_header` may carry the key in place of a Bearer
+    token."""
 
     app: ASGIApp
     keys: Keys

@@ -87,7 +87,6 @@ class Inspection:
         self._server = server
 
     async def episodes(self, limit: int = LISTED) -> EpisodeList:
-        """Return the newest episodes, the open ones as they are now."""
         training = self._training()
         live = {episode.id: episode for episode in training.rollout.leases} if training is not None else {}
         written = (await self._server.written.episodes(limit + len(live))).episodes

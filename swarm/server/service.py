@@ -81,12 +81,9 @@ log = logging.getLogger(__name__)
 
 
 class SwarmServer:
-    """Holds at most one job and its training.
-
-    `directory` gets checkpoints and, unless `store` names another database, the store; `models` caches models made on
-    the spot. A checkpoint is due at the latest `checkpoint_after_s` after the last one. `peers` are addresses of other
-    servers that may be asked what became of a team (`swarm.rollout.teams`).
-    """
+    """Holds at most one job and its training. `directory` gets checkpoints and, unless `store` names another database,
+    the store; `models` caches models made on the spot. A checkpoint is due at the latest `checkpoint_after_s` after the
+    last one. `peers` are addresses of other servers that may be asked what became of a team (`swarm.rollout.teams`)."""
 
     def __init__(
         self,
@@ -208,11 +205,9 @@ class SwarmServer:
             await self.start()
 
     async def stop(self, *, to_resume: bool = False) -> Status:
-        """Finish the tracker, end the backend, close the store and go OFFLINE; no change when off.
-
-        The next life of this server boots the job again if that is `to_resume`. Raises ServerFailed, OFFLINE all the
-        same, if tracker or backend did not end well.
-        """
+        """Finish the tracker, end the backend, close the store and go OFFLINE; no change when off. The next life of
+        this server boots the job again if that is `to_resume`. Raises ServerFailed, OFFLINE all the same, if tracker or
+        backend did not end well."""
         async with self._stopping:
             if not to_resume:
                 self._kept.record_engine_off()

@@ -275,7 +275,6 @@ _STREAMS: tuple[tuple[str, str, Callable[[StreamStatus], float | None]], ...] = 
 
 
 def exposition(server: SwarmServer) -> bytes:
-    """Return the metrics of a server in Prometheus' text format."""
     collector: Any = SimpleNamespace(collect=lambda: _families(server))  # registered nowhere
     return generate_latest(collector)
 

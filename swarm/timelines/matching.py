@@ -110,12 +110,9 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """How far a list of messages is known.
-
-    node: the last call that served one of them, whose answer is message number `length` (None, 0 where no call did).
-    at: where its answer ends in the trie. departs: behind it, another answer stands where one was served.
-    restated: a known message came back in a form that templates may render differently.
-    """
+    """How far a list of messages is known. node: the last call that served one of them, whose answer is message number
+    `length` (None, 0 where no call did). at: where its answer ends in the trie. departs: behind it, another answer
+    stands where one was served. restated: a known message came back in a form that templates may render differently."""
 
     node: Node | None
     length: int

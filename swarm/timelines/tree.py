@@ -57,11 +57,9 @@ class Prompt:
 
 @dataclass(slots=True)
 class _NodeState:
-    """What is known of a node beyond its ids: `length` and `shared` are of its prompt's `prompt_text`.
-
-    aligned: its prompt is exact, as `Prompt.exact`; None where messages came back in another form since. exact: its
-    answer is too; None until it is continued.
-    """
+    """What is known of a node beyond its ids: `length` and `shared` are of its prompt's `prompt_text`. aligned: its
+    prompt is exact, as `Prompt.exact`; None where messages came back in another form since. exact: its answer is too;
+    None until it is continued."""
 
     length: int
     shared: int
@@ -117,11 +115,9 @@ class TemplateSplices:
     def find(
         self, known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], *, whole: bool = False
     ) -> TemplateSplice | None:
-        """Return where `known`, whose last message is a served answer, goes on with `new`.
-
-        None where the template changes what comes before the answer because of what follows it, or leaves out
-        something the answer says. `before` is of the whole history only where `whole`.
-        """
+        """Return where `known`, whose last message is a served answer, goes on with `new`. None where the template
+        changes what comes before the answer because of what follows it, or leaves out something the answer says.
+        `before` is of the whole history only where `whole`."""
         short = known if whole or not self.trusted else select_anchors(known)
         if len(short) == len(known):
             return self._splice(known, new, tools)

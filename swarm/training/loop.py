@@ -74,7 +74,6 @@ def evaluation_metrics(evaluation: EvaluationSummary) -> dict[str, float]:
 
 
 def parse_evaluation(step: int, metrics: Mapping[str, float]) -> EvaluationSummary | None:
-    """Return the evaluation that the metrics of a step tell of, or None."""
     if "eval/episodes" not in metrics:
         return None
     episodes, success = int(metrics["eval/episodes"]), metrics.get("eval/success/mean")

@@ -68,7 +68,6 @@ def require_servable(folder: Path, skeleton: Any, max_context: int) -> None:
 
 @contextmanager
 def wrap_errors(found: str, advice: str) -> Iterator[None]:
-    """Turn any exception of an untested model, inside, into one BackendError."""
     try:
         yield
     except BackendError:
@@ -196,7 +195,6 @@ def _format_size(size: int) -> str:
 
 
 def device_needs(skeleton: Any, job: Job) -> Mapping[str, int]:
-    """Return the bytes that each part takes at least on the device that computes."""
     trained = trainable_parameters(skeleton).values()
     numbers, served = sum(weight.numel() for weight in trained), sum(weight.nbytes for weight in trained)
     lower = job.dtype != "float32"
@@ -376,10 +374,8 @@ def serving_hash(model: nn.Module) -> str:
 
 
 def hash_stream(weights: Iterable[tuple[str, Tensor]], zero: int | None = None) -> str:
-    """Return the sha256 over names, types, shapes and bytes; with a `zero` of 0 no 0 is told from a -0.
-
-    ValueError for weights that do not come in the order of their names.
-    """
+    """Return the sha256 over names, types, shapes and bytes; with a `zero` of 0 no 0 is told from a -0. ValueError for
+    weights that do not come in the order of their names."""
     found, before = hashlib.sha256(), ""
     for name, weight in weights:
         if name <= before:

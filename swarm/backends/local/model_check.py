@@ -44,7 +44,6 @@ from swarm.timelines.node import TrainRow
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check as the command line says; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m swarm.backends.local.model_check", description="Check a model.")
     parser.add_argument("--job", required=True, help="JSON of the job that the model is checked as")
     parser.add_argument("--folder-hash", required=True, help="hash of the model's folder")
@@ -111,7 +110,6 @@ async def measure_generation(backend: LocalBackend, job: Job, ids: Sequence[int]
 async def _time_answers(
     engine: Engine, prompts: Sequence[Sequence[int]], tokens: int, round_number: int
 ) -> tuple[float, list[TrainEpisode]]:
-    """Answer all prompts at once with so many tokens; return the seconds and the episodes."""
     sampling = Sampling(max_tokens=tokens)  # no stop ids: every answer is as long
     begun = time.perf_counter()
     asked = (answer(engine, f"{round_number}-{n}", prompt, sampling) for n, prompt in enumerate(prompts))
