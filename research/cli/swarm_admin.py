@@ -32,7 +32,7 @@ from research.models.fetch import run_command
 from swarm.client import SwarmClient
 from swarm.client.transport import server_folder
 from swarm.job import Job
-from swarm.models.card import ModelCard
+from swarm.models import ModelCard
 from swarm.wire import StreamStatus, stream_label
 
 

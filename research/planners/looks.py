@@ -48,7 +48,7 @@ from swarm.environments.play import format_message
 from swarm.environments.registry import environments
 from swarm.errors import InvalidRequest
 from swarm.job import KNOB, Job, PathModel
-from swarm.models.folder import model_place
+from swarm.models import model_place
 
 _MOST_SOURCE: Final = 5_000
 """Characters of a brought environment's source."""

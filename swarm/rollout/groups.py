@@ -6,7 +6,7 @@ exactly equal rewards, dropped at once as drop_constant_group (`varied_groups`);
 grouped by task in any size (`episodes`).
 - No group exceeds group_size; a full group's task begins a second one. Nothing is dropped to make a batch divisible.
 - `surplus_groups` more places are given away than a batch takes; what is whole beyond it comes first in the next batch.
-- With `max_staleness` S, S batches are rolled out ahead (`swarm.rollout.staleness`); too old is drop_stale.
+- With `max_staleness` S, S batches are rolled out ahead (`swarm.rollout.streams`); too old is drop_stale.
 - A group lacking members with none open or prepared is dropped (drop_partial_group) after lease_ttl_s untouched: a dead
   client never holds a step up.
 - Beyond `pool_bytes` the oldest ended episodes are dropped (drop_pool_bytes); after a whole batch's worth `starved`
@@ -22,8 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swarm.job import Job
-from swarm.rollout.staleness import BatchSelection, EpisodeAges
-from swarm.rollout.streams import Streams
+from swarm.rollout.streams import BatchSelection, EpisodeAges, Streams
 from swarm.rollout.task_sampler import EMPTY, UNDONE, Group, bytes_of
 from swarm.store.tables import Sample, TaskListRow
 

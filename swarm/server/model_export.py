@@ -27,8 +27,7 @@ from swarm.backends.protocols import NO_ROOM, DiskFull
 from swarm.environments.registry import add_folder
 from swarm.errors import InvalidRequest, NotFound, SwarmError
 from swarm.job import Job
-from swarm.models import folder_hash
-from swarm.models.card import CARD, ModelCard
+from swarm.models import CARD, ModelCard, folder_hash
 from swarm.rendering.messages import BackendError
 from swarm.rollout.keys import Keys
 from swarm.server.service import SwarmServer, default_store

@@ -42,10 +42,18 @@ from swarm.server.http import (
     json_response,
     on_any_error,
 )
-from swarm.server.inspection import LISTED, MOST_LISTED, Inspection
 from swarm.server.model_endpoint import CountEndpoint, ModelEndpoint
 from swarm.server.service import SwarmServer
-from swarm.server.watching import PROMETHEUS, HistoryQuery, exposition, history, snapshot_of
+from swarm.server.watching import (
+    LISTED,
+    MOST_LISTED,
+    PROMETHEUS,
+    HistoryQuery,
+    Inspection,
+    exposition,
+    history,
+    snapshot_of,
+)
 from swarm.snapshot import HistoryPage, Snapshot
 from swarm.wire import (
     EXPORT_HEADER,

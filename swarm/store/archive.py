@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from swarm.errors import InvalidRequest, ServerFailed, StoreUnavailable, to_invalid_request
 from swarm.job import Job
-from swarm.models.card import MeasuredSuccess
+from swarm.models import MeasuredSuccess
 from swarm.store import reading
 from swarm.store.changes import Change, EpisodeClosed, EpisodeErased, RowWriter
 from swarm.store.database import connect, error_message, migrate, open_database, redacted_url

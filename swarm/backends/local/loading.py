@@ -31,8 +31,7 @@ from swarm.backends.local.kv_cache import CacheShape, measure_cache_shape, slot_
 from swarm.backends.local.policy import Policy, add_adapter, trainable_parameters
 from swarm.errors import InvalidRequest
 from swarm.job import Job
-from swarm.models import folder_hash, require_model_folder
-from swarm.models.card import CARD
+from swarm.models import CARD, folder_hash, require_model_folder
 from swarm.rendering.messages import BackendError, load_error
 
 Attention = Literal["sdpa", "eager"]

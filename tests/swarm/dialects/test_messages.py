@@ -26,7 +26,7 @@ from swarm.errors import (
     Throttled,
 )
 from swarm.rendering.messages import Piece, ToolCall, Words
-from swarm.timelines.matching import canonical
+from swarm.timelines.tree import canonical
 from tests.golden import assert_golden
 from tests.lazily import lazy
 from tests.swarm.dialects.support import MODEL, NAME, answers, events, kept, reply, streamed, whole
