@@ -401,12 +401,10 @@ def drive(
     pause_s: float = PAUSE_S,
     interruption: Callable[[], str | None] = lambda: INTERRUPTED,
 ) -> StudyState:
-    """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state.
-
-    `interruption` then returns the reason; where it returns None, KeyboardInterrupt leaves the study as it is. Errors
-    of a tick pass through, but for a model whose making Ctrl-C ended, and sandboxes, a database or a disk that fail for
-    less than `RETRY_TIMEOUT_S`.
-    """
+    """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state. `interruption`
+    then returns the reason; where it returns None, KeyboardInterrupt leaves the study as it is. Errors of a tick pass
+    through, but for a model whose making Ctrl-C ended, and sandboxes, a database or a disk that fail for less than
+    `RETRY_TIMEOUT_S`."""
     trouble: float | None = None
     while True:
         try:

@@ -165,11 +165,9 @@ class Planning:
 
     def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> str | None:
         """Propose, design, and lock the design or the run that it waits for, after which it is called once more.
-
         `seconds_left` is asked anew for each turn: a slow planner spends the budget too. A planner that declines ends
         the study. Returns why a round after the first is given up, if it is; raises BadTopic, DesignRefused and
-        PlannerFailed in the first. Nothing is locked then.
-        """
+        PlannerFailed in the first. Nothing is locked then."""
         try:
             self._plan(state, seconds_left)
         except TopicDeclined as end:

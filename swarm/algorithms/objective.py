@@ -163,12 +163,10 @@ class Objective:
         return list(means.split([len(ratio) for ratio in ratios]))
 
     def loss(self, every: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums) -> Tensor:
-        """Return the share () of M tokens in the loss of their minibatch.
-
-        every (M, V): log-probs under the present weights, at the job's temperature, with gradient. reference (M,): of
-        the sampled tokens under the frozen reference; None where the job has no KL. Where `Tokens.sequence` is needed
-        and missing, all tokens of each episode must be among these.
-        """
+        """Return the share () of M tokens in the loss of their minibatch. every (M, V): log-probs under the present
+        weights, at the job's temperature, with gradient. reference (M,): of the sampled tokens under the frozen
+        reference; None where the job has no KL. Where `Tokens.sequence` is needed and missing, all tokens of each
+        episode must be among these."""
         present = every.gather(-1, tokens.targets[:, None])[:, 0]
         with torch.set_grad_enabled(self._job.entropy_coef > 0 and torch.is_grad_enabled()):
             entropy = losses.entropy(every)

@@ -23,11 +23,9 @@ from swarm.timelines.node import TrainRow
 @dataclass(slots=True, eq=False)
 class Row:
     """One row to train: `ids` (T,) are fed to the model, which at `places` (K,) predicts the sampled `targets` (K,).
-
-    episode: its episode's number in the batch. rollout, versions (K,): the engine's log-probs
-    of the targets and the policy versions it had. proximal, reference (K,): their log-probs under the weights the
-    update began with and under the frozen reference, once somebody computed them. The rest is as `Tokens` has it.
-    """
+    episode: its episode's number in the batch. rollout, versions (K,): the engine's log-probs of the targets and the
+    policy versions it had. proximal, reference (K,): their log-probs under the weights the update began with and under
+    the frozen reference, once somebody computed them. The rest is as `Tokens` has it."""
 
     episode: int
     ids: Tensor

@@ -162,12 +162,10 @@ def fake_top(token: int, count: int) -> tuple[tuple[int, float], ...]:
 
 
 class FakeLearner:
-    """Counts versions and keeps the batches it was given; `fail_next` breaks the next update with that reason.
-
-    `hold()` makes updates wait before they do anything, until `release()`; `learning` tells that one waits. With
-    `overlaps`, generations may run meanwhile. `trained` is what its weights hold, and goes into its checkpoints: of
-    each update the step, and of each episode in it the id and the number of sampled tokens.
-    """
+    """Counts versions and keeps the batches it was given; `fail_next` breaks the next update with that reason. `hold()`
+    makes updates wait before they do anything, until `release()`; `learning` tells that one waits. With `overlaps`,
+    generations may run meanwhile. `trained` is what its weights hold, and goes into its checkpoints: of each update the
+    step, and of each episode in it the id and the number of sampled tokens."""
 
     def __init__(self, engine: FakeEngine, *, overlaps: bool = False) -> None:
         self._engine = engine

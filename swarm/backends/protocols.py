@@ -185,11 +185,9 @@ class Backend(Protocol):
     def model_name(self) -> str: ...
     def publish(self) -> None:
         """Serve the learner's present weights: returns once all that generates has them and `Engine.version` says so.
-
-        Blocks, off the event loop, and is never called beside another call of the learner. DiskFull: the same must
-        be possible again. Any other BackendError where it cannot be done. Either way nothing goes on with older weights
-        under the new version's name.
-        """
+        Blocks, off the event loop, and is never called beside another call of the learner. DiskFull: the same must be
+        possible again. Any other BackendError where it cannot be done. Either way nothing goes on with older weights
+        under the new version's name."""
 
     async def start(self) -> None:
         """Load or make the model and begin to serve; raise BackendError with the reason if that fails."""

@@ -123,11 +123,9 @@ class AsyncSwarmClient(Connectable):
             return None
 
     async def ensure_training(self, job: Job, *, timeout_s: float = 600.0) -> Status:
-        """Make the server train `job` and return once it serves; nothing happens if it does so already.
-
-        Raises JobConflict when it trains another job, ServerFailed when booting fails, EngineUnavailable when it
-        does not serve within `timeout_s`.
-        """
+        """Make the server train `job` and return once it serves; nothing happens if it does so already. Raises
+        JobConflict when it trains another job, ServerFailed when booting fails, EngineUnavailable when it does not
+        serve within `timeout_s`."""
         if (await self.status()).state is ServerState.OFFLINE:
             await self._transport.call("POST", "/job", self._token, json.dumps(job.value()).encode())
             await self._transport.call("POST", "/engine/start", self._token, b"")
@@ -168,11 +166,9 @@ class AsyncSwarmClient(Connectable):
         wait_s: float = 0.0,
         timeout_s: float | None = None,
     ) -> Episode[TaskT]:
-        """Begin one episode of a task; raises Throttled when there is no room within `wait_s`.
-
-        Who begins training episodes by hand plays each task `group_size` times: a group that nobody goes on
-        with is dropped after `lease_ttl_s`. `timeout_s` is how long the episode may take (`swarm.wire.BeginRequest`).
-        """
+        """Begin one episode of a task; raises Throttled when there is no room within `wait_s`. Who begins training
+        episodes by hand plays each task `group_size` times: a group that nobody goes on with is dropped after
+        `lease_ttl_s`. `timeout_s` is how long the episode may take (`swarm.wire.BeginRequest`)."""
         try:
             asked = BeginRequest(
                 task_id=task.id, stream=stream, kind=kind, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s
@@ -185,21 +181,17 @@ class AsyncSwarmClient(Connectable):
         self, tasks: StreamTasks[TaskT], *, wait_s: float = 0.0, timeout_s: float | None = None
     ) -> Episode[TaskT]:
         """Begin one training episode of the stream's next place, whose task the server chooses; raises as `begin`.
-
-        First what was begun by anybody and not brought to its end, then the next task of the pass. The stream's list
-        is named before: `register_tasks`.
-        """
+        First what was begun by anybody and not brought to its end, then the next task of the pass. The stream's list is
+        named before: `register_tasks`."""
         lease = await self._begin(
             BeginRequest(tasks=tasks.digest, stream=tasks.stream, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s)
         )
         return Episode(self._transport, lease, tasks[lease.task_id])
 
     async def register_tasks(self, tasks: Iterable[TaskT], stream: str = "default") -> StreamTasks[TaskT]:
-        """Name the tasks of a stream, in the order in which they are to be played; any number of clients share them.
-
-        A stream has one list for ever: JobConflict where it has other tasks, ValueError for none. The order counts
-        that came first.
-        """
+        """Name the tasks of a stream, in the order in which they are to be played; any number of clients share them. A
+        stream has one list for ever: JobConflict where it has other tasks, ValueError for none. The order counts that
+        came first."""
         named = StreamTasks(stream, tasks)
         if not (await self._post(TaskListKnown, "/streams/tasks", named.request(with_ids=False))).known:
             await self._post(TaskListKnown, "/streams/tasks", named.request(with_ids=True))
@@ -211,9 +203,7 @@ class AsyncSwarmClient(Connectable):
 
     async def give_up_open(self, reason: ReleaseReason) -> int:
         """Have the server fence what is open under this client's name, also by others that bear it within theirs.
-
-        Returns how many episodes that were.
-        """
+        Returns how many episodes that were."""
         asked = ReleaseRequest(secret=self._secret, reason=reason)
         return (await self._post(Released, "/owners/release", asked)).episodes
 
@@ -247,10 +237,8 @@ class AsyncSwarmClient(Connectable):
         self, after: int = 0, keys: Iterable[str] = (), limit: int = 100, *, newest: bool = False
     ) -> HistoryPage:
         """Return what finished steps above `after` measured, at most `limit` of them (500): the first, or the newest.
-
         Of each all metrics, or those of the keys; `stream/*` names all that begin so. NotFound from a server of an
-        earlier release.
-        """
+        earlier release."""
         named = {"keys": ",".join(names)} if (names := list(keys)) else {}
         asked = {"after": after, "limit": limit, **({"newest": "true"} if newest else {}), **named}
         return await self._get(HistoryPage, f"/history?{urlencode(asked)}")
@@ -319,11 +307,9 @@ class AsyncSwarmClient(Connectable):
         timeout_s: float = EPISODE_TIMEOUT_S,
         worst: Result = 0.0,
     ) -> list[EpisodeResult]:
-        """Let `agent` play each task `samples` times in evaluation episodes; results by task, then sample.
-
-        A play that the agent fails, by an error or by more than `timeout_s`, is worth `worst`, is not solved, and says
-        why (`failed`). AgentFailed where plays fail again and again before they call the model.
-        """
+        """Let `agent` play each task `samples` times in evaluation episodes; results by task, then sample. A play that
+        the agent fails, by an error or by more than `timeout_s`, is worth `worst`, is not solved, and says why
+        (`failed`). AgentFailed where plays fail again and again before they call the model."""
         known = list(tasks)
         rollout = RolloutLoop(agent, timeout_s, worst)
         begin = partial(

@@ -173,11 +173,9 @@ class Team:
         return decided | await self._end_evaluations(ends)
 
     async def abort(self, reason: str = "", *, failed: bool = False) -> Mapping[str, Ack]:
-        """Give all episodes up, as the agent `failed` or for another reason.
-
-        Returns what each server says, by role (`open` for one that does not answer).
-        A team that was decided by then is ended all the same; where nobody knows, the others are left as they are.
-        """
+        """Give all episodes up, as the agent `failed` or for another reason. Returns what each server says, by role
+        (`open` for one that does not answer). A team that was decided by then is ended all the same; where nobody
+        knows, the others are left as they are."""
         if not self._deciding:
             return await self._pass_on(ended=False, reason=reason, failed=failed)
         first = await self._tell(self.decider, ended=False, reason=reason)
@@ -326,10 +324,8 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
 
     async def begin(self, task: HasId | None = None) -> Team:
         """Begin an evaluation episode of a task at every member, or one of the leader's next task, whose comes first.
-
         Raises JobFinished once all jobs are finished, Throttled where a member has no room, and what a member's server
-        says, once each has answered, so that no episode is forgotten: what was begun is given back.
-        """
+        says, once each has answered, so that no episode is forgotten: what was begun is given back."""
         begun: dict[str, Episode[Any]] = {}
         decider = None
         try:
@@ -453,11 +449,9 @@ def _parse_rewards(answer: Any, roles: list[str]) -> dict[str, tuple[float, bool
 
 
 async def _require_members(clients: Mapping[str, AsyncSwarmClient], leader: str | None = None) -> None:
-    """Raise InvalidRequest for clients that can be no team, before anything is begun.
-
-    There must be one at least, each of a server of its own that has a job, and of those that train the group sizes must
-    be equal: each task is played as often at one as at the other.
-    """
+    """Raise InvalidRequest for clients that can be no team, before anything is begun. There must be one at least, each
+    of a server of its own that has a job, and of those that train the group sizes must be equal: each task is played as
+    often at one as at the other."""
     if not clients:
         raise InvalidRequest("expected a client for each role of the team, found none")
     if leader is not None and leader not in clients:

@@ -27,12 +27,10 @@ _SAMPLED_BYTES = 80
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Episodes of one task and stream; `touched_at` is when one was last admitted, ended or given up.
-
-    `open` holds the ids of members that have not ended; `whole_since` counts up over groups as they become whole;
-    `played` is set when it was whole once, `skipped` once its task failed so often that nobody is to complete it.
-    `task_index` is the turn of the stream's task list that it was begun for, None where a client named the task.
-    """
+    """Episodes of one task and stream; `touched_at` is when one was last admitted, ended or given up. `open` holds the
+    ids of members that have not ended; `whole_since` counts up over groups as they become whole; `played` is set when
+    it was whole once, `skipped` once its task failed so often that nobody is to complete it. `task_index` is the turn
+    of the stream's task list that it was begun for, None where a client named the task."""
 
     name: str
     task_id: str

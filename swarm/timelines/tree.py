@@ -231,12 +231,10 @@ _TAG = re.compile(r"\s*<\w+>")
 
 @dataclass(frozen=True, slots=True)
 class TemplateSplice:
-    """A template's text, cut at the end of a served answer.
-
-    before: all text up to there. answer: the answer as the template writes it, without its opening and its end mark;
-    None where it opens it otherwise than it was asked for. rest: what follows, from the end mark (or, in a template
-    that writes none, the next role's opening) through the opening of the next answer.
-    """
+    """A template's text, cut at the end of a served answer. before: all text up to there. answer: the answer as the
+    template writes it, without its opening and its end mark; None where it opens it otherwise than it was asked for.
+    rest: what follows, from the end mark (or, in a template that writes none, the next role's opening) through the
+    opening of the next answer."""
 
     before: str
     answer: str | None

@@ -138,12 +138,10 @@ _SPREAD = 1e3
 
 
 class Policy:
-    """One model and its version.
-
-    `version` counts updates: it is 0 at first. `revision` counts every change of the weights, also one of several
-    within an update: what was computed under another revision (keys, values) is stale. `text` is ids of ordinary text
-    as the model is shown it, for checks; without any they feed the first ids of the vocabulary.
-    """
+    """One model and its version. `version` counts updates: it is 0 at first. `revision` counts every change of the
+    weights, also one of several within an update: what was computed under another revision (keys, values) is stale.
+    `text` is ids of ordinary text as the model is shown it, for checks; without any they feed the first ids of the
+    vocabulary."""
 
     def __init__(self, model: nn.Module, device: torch.device | str = "cpu", text: Sequence[int] = ()) -> None:
         self.model: Any = model.to(device).eval()
