@@ -66,7 +66,12 @@ class WandbLogin:
 
 def wandb_login(environ: Mapping[str, str]) -> WandbLogin:
     home = Path(environ.get("HOME") or Path.home())
-    settings = _read_settings(Path(environ.get("WANDB_CONFIG_DIR") or home / ".config" / "wandb").expanduser())
+    parser = ConfigParser(interpolation=None)
+    try:
+        parser.read(Path(environ.get("WANDB_CONFIG_DIR") or home / ".config" / "wandb").expanduser() / "settings")
+    except (BadSettings, OSError, UnicodeDecodeError):  # W&B's client says so itself when it is used
+        parser.clear()
+    settings = dict(parser["default"]) if parser.has_section("default") else {}
     mode = environ.get("WANDB_MODE") or settings.get("mode", "")
     if mode not in ("", "online"):
         return WandbLogin(None, f"W&B's mode is {mode}")
@@ -107,15 +112,6 @@ def _find_key(environ: Mapping[str, str], home: Path, hosts: tuple[str, ...]) ->
                 return True, f"logged in to {host}"
         break
     return False, f"not logged in to {hosts[0]}"
-
-
-def _read_settings(folder: Path) -> Mapping[str, str]:
-    parser = ConfigParser(interpolation=None)
-    try:
-        parser.read(folder / "settings")
-    except (BadSettings, OSError, UnicodeDecodeError):  # W&B's client says so itself when it is used
-        return {}
-    return dict(parser["default"]) if parser.has_section("default") else {}
 
 
 def _parse_address(text: str) -> str | None:

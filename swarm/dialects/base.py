@@ -113,11 +113,9 @@ class StreamWriter(Protocol):
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
         """Return the events of a piece of answer number `choice`; a tool call has its id."""
-        ...
 
     def closing(self, replies: Sequence[Reply]) -> bytes:
         """Return the ends of all answers and of the stream."""
-        ...
 
     def fail(self, error: SwarmError) -> bytes: ...
 

@@ -78,6 +78,10 @@ def _require_packages(needed: Sequence[str], backend: str, advice: str) -> None:
 
 
 log = logging.getLogger(__name__)
+_OF_TRAINING = (
+    "fresh_start", "waiting", "not_finite", "provenance", "step", "finished", "updating", "evaluation", "best",
+)  # fmt: skip
+"""Fields of a status that a training has by the same name."""
 
 
 class SwarmServer:
@@ -253,22 +257,14 @@ class SwarmServer:
         known: dict[str, Any] = {"job_digest": job.digest(), "group_size": job.group_size, "steps": job.steps}
         if (training := self.opened) is not None:
             rollout = training.rollout
+            known |= {name: getattr(training, name) for name in _OF_TRAINING}
             known |= {
-                "fresh_start": training.fresh_start,
-                "waiting": training.waiting,
-                "not_finite": training.not_finite,
-                "provenance": training.provenance,
-                "step": training.step,
-                "finished": training.finished,
                 "policy_version": rollout.version,
-                "updating": training.updating,
                 "open_episodes": len(rollout.leases),
                 "collected_episodes": rollout.groups.collected,
                 "needed_episodes": 0 if training.finished else job.episodes_per_step,
                 "awaited_evaluations": rollout.unplayed,
                 "evaluation_episodes": rollout.pending_evaluations,
-                "evaluation": training.evaluation,
-                "best": training.best,
                 "stillness": training.zero_lr_check,
                 "metrics": finite_metrics(training.metrics),
             }
