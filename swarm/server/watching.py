@@ -34,6 +34,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel, ConfigDict, Field
 
+from swarm import wire
 from swarm.errors import EngineUnavailable, NotFound, ServerFailed
 from swarm.job import ModelSpec, TinyModel
 from swarm.rendering.messages import Renderer
@@ -44,27 +45,16 @@ from swarm.snapshot import HistoryPage, OwnerSnapshot, Snapshot, StepRecord, Ste
 from swarm.store.reading import call_record
 from swarm.training.loop import Training
 from swarm.training.metrics import finite_metrics
-from swarm.wire import (
-    CallRecord,
-    EpisodeList,
-    EpisodeRecord,
-    EpisodeSummary,
-    ExportCounts,
-    ServerState,
-    Status,
-    StreamStatus,
-    TokenSpan,
-)
 
 _BROKEN = "�"
 _LONGEST = 4
 """UTF-8 takes at most so many bytes a character, so that so many ids at most wait for it to be whole."""
 
 
-def with_texts(record: EpisodeRecord, renderer: Renderer) -> EpisodeRecord:
+def with_texts(record: wire.EpisodeRecord, renderer: Renderer) -> wire.EpisodeRecord:
     """Return the record with the text of every id, its special tokens marked and its cut answers told."""
     tails: dict[int, tuple[int, ...]] = {}
-    calls: list[CallRecord] = []
+    calls: list[wire.CallRecord] = []
     for call in record.record:  # parents come before children
         before = tails[call.parent] if call.parent is not None else ()
         context = _add_span_texts(call.context, renderer, before)
@@ -97,7 +87,7 @@ def token_texts(renderer: Renderer, ids: Sequence[int], before: Sequence[int] = 
     return tuple(texts)
 
 
-def _add_span_texts(span: TokenSpan, renderer: Renderer, before: Sequence[int]) -> TokenSpan:
+def _add_span_texts(span: wire.TokenSpan, renderer: Renderer, before: Sequence[int]) -> wire.TokenSpan:
     texts = token_texts(renderer, span.ids, before)
     hidden = {
         token: not renderer.decode([token]) and bool(renderer.decode([token], special=True)) for token in set(span.ids)
@@ -109,7 +99,7 @@ def _add_span_texts(span: TokenSpan, renderer: Renderer, before: Sequence[int]) 
 LISTED = 100
 """Episodes in a list that does not say how many."""
 MOST_LISTED = 10_000
-SummaryT = TypeVar("SummaryT", bound=EpisodeSummary)
+SummaryT = TypeVar("SummaryT", bound=wire.EpisodeSummary)
 
 
 class Inspection:
@@ -118,32 +108,32 @@ class Inspection:
     def __init__(self, server: SwarmServer) -> None:
         self._server = server
 
-    async def episodes(self, limit: int = LISTED) -> EpisodeList:
+    async def episodes(self, limit: int = LISTED) -> wire.EpisodeList:
         training = self._training()
         live = {episode.id: episode for episode in training.rollout.leases} if training is not None else {}
         written = (await self._server.written.episodes(limit + len(live))).episodes
         known = {summary.id for summary in written}
         unwritten = [summary_of(episode) for name, episode in live.items() if name not in known]
         merged = [summary_of(live[old.id]) if old.id in live else self._with_memory(old) for old in written]
-        return EpisodeList(episodes=tuple([*reversed(unwritten), *merged][:limit]))
+        return wire.EpisodeList(episodes=tuple([*reversed(unwritten), *merged][:limit]))
 
-    async def episode(self, name: str) -> EpisodeRecord:
+    async def episode(self, name: str) -> wire.EpisodeRecord:
         record, training = await self.tokens(name), self._training()
         renderer = None if training is None else training.rollout.renderer
         return record if renderer is None else await asyncio.to_thread(with_texts, record, renderer)
 
-    async def export(self, name: str | None) -> tuple[ExportCounts, AsyncIterator[bytes]]:
+    async def export(self, name: str | None) -> tuple[wire.ExportCounts, AsyncIterator[bytes]]:
         """Return what an export of one episode, or of all, holds, and its lines. Raises NotFound for one without a
         token."""
         if name is not None:
             record = await self.tokens(name)
             if not has_tokens(record):
                 raise NotFound(f"episode {name} has no tokens: it made no call, or they went with an old checkpoint")
-            return ExportCounts(episodes=1), self._lines([name])
+            return wire.ExportCounts(episodes=1), self._lines([name])
         training, written = self._training(), await self._server.written.list_exportable()
         live = [episode.id for episode in training.rollout.leases] if training is not None else []
         names = list(dict.fromkeys([*written.names, *live]))
-        counts = ExportCounts(episodes=len(names), pruned=written.pruned, no_tokens=written.no_tokens)
+        counts = wire.ExportCounts(episodes=len(names), pruned=written.pruned, no_tokens=written.no_tokens)
         return counts, self._lines(names)
 
     async def _lines(self, names: Sequence[str]) -> AsyncIterator[bytes]:
@@ -155,12 +145,12 @@ class Inspection:
             if has_tokens(record):
                 yield record.model_dump_json().encode() + b"\n"
 
-    async def tokens(self, name: str) -> EpisodeRecord:
+    async def tokens(self, name: str) -> wire.EpisodeRecord:
         training = self._training()
         for episode in training.rollout.leases if training is not None else ():
             if episode.id == name:
                 calls = tuple(call_record(node) for node in list(episode.tree.nodes))
-                return EpisodeRecord(**summary_of(episode).model_dump(), record=calls)
+                return wire.EpisodeRecord(**summary_of(episode).model_dump(), record=calls)
         found = await self._server.written.episode(name)
         if found is None:
             raise NotFound(f"there is no episode {name[:80]!r}; GET /episodes lists those that are known")
@@ -182,8 +172,8 @@ class Inspection:
             return None
 
 
-def summary_of(episode: LeasedEpisode) -> EpisodeSummary:
-    return EpisodeSummary(
+def summary_of(episode: LeasedEpisode) -> wire.EpisodeSummary:
+    return wire.EpisodeSummary(
         id=episode.id,
         task_id=episode.task_id,
         stream=episode.stream,
@@ -198,7 +188,7 @@ def summary_of(episode: LeasedEpisode) -> EpisodeSummary:
     )
 
 
-def has_tokens(record: EpisodeRecord) -> bool:
+def has_tokens(record: wire.EpisodeRecord) -> bool:
     return any(call.sampled.ids for call in record.record)
 
 
@@ -245,13 +235,13 @@ MOST_STREAMS_NAMED = 8
 """Streams that are named as waited for."""
 
 
-def why_waiting(state: ServerState, reason: str | None, training: Training | None) -> tuple[StepWait, ...]:
+def why_waiting(state: wire.ServerState, reason: str | None, training: Training | None) -> tuple[StepWait, ...]:
     """Return what the present step of a server in this state waits for, the most pressing first."""
-    if state is ServerState.OFFLINE or training is None:
+    if state is wire.ServerState.OFFLINE or training is None:
         return (StepWait(what="engine", text="the engine is off"),)
-    if state is ServerState.BOOTING:
+    if state is wire.ServerState.BOOTING:
         return (StepWait(what="engine", text="the model is being loaded"),)
-    if state is ServerState.FAILED:
+    if state is wire.ServerState.FAILED:
         return (StepWait(what="failed", text=reason or "the server failed"),)
     rollout, waits = training.rollout, list[StepWait]()
     if rollout.pending_evaluations:
@@ -265,10 +255,10 @@ def why_waiting(state: ServerState, reason: str | None, training: Training | Non
         return (StepWait(what="room", text=training.waiting),)
     if training.updating:
         waits.append(StepWait(what="learning", text=f"step {training.step + 1} is being learned"))
-    if rollout.groups.complete and state is ServerState.ROLLING_POST:
+    if rollout.groups.complete and state is wire.ServerState.ROLLING_POST:
         calls = rollout.gate.in_flight
         waits.append(StepWait(what="generation", text=f"{calls} generations to end", count=calls))
-    elif not rollout.groups.complete and state is not ServerState.WEIGHT_SYNCING:
+    elif not rollout.groups.complete and state is not wire.ServerState.WEIGHT_SYNCING:
         playing = [episode for episode in rollout.leases if episode.kind == "train"]
         waits += _straggler_waits(training, playing) if rollout.groups.full else _missing_waits(training, playing)
     return tuple(waits)
@@ -398,7 +388,7 @@ def _streams(training: Training, leases: Iterable[LeasedEpisode]) -> list[Stream
 
 
 PROMETHEUS = CONTENT_TYPE_PLAIN_0_0_4
-_GAUGES: tuple[tuple[str, str, Callable[[Status, Rollout], float | None]], ...] = (
+_GAUGES: tuple[tuple[str, str, Callable[[wire.Status, Rollout], float | None]], ...] = (
     ("step", "Training steps done.", lambda status, _: status.step),
     ("policy_version", "Version of the weights that serve.", lambda status, _: status.policy_version),
     ("updating", "1 while a batch is learned or its checkpoint saved.", lambda status, _: status.updating),
@@ -431,7 +421,7 @@ _COUNTS_BY_PREFIX = {
     "neutralised_": ("neutralised", "field", "Calls whose field was held to the job's sampling."),
 }
 """Counts of the rollout that are a label's value each, by how their names begin."""
-_STREAMS: tuple[tuple[str, str, Callable[[StreamStatus], float | None]], ...] = (
+_STREAMS: tuple[tuple[str, str, Callable[[wire.StreamStatus], float | None]], ...] = (
     ("share", "The stream's part of each batch.", lambda stream: stream.share),
     ("cursor", "Groups played to their end.", lambda stream: stream.cursor),
     ("groups_open", "Groups of the present step.", lambda stream: stream.groups_open),
@@ -447,7 +437,7 @@ def exposition(server: SwarmServer) -> bytes:
 
 def _families(server: SwarmServer) -> Iterator[Metric]:
     status, training = server.status(), server.opened
-    states = {state.value: float(state is status.state) for state in ServerState}
+    states = {state.value: float(state is status.state) for state in wire.ServerState}
     yield _labelled(GaugeMetricFamily, "server_state", "1 for the present state.", "state", states)
     with contextlib.suppress(NotFound):  # no job is loaded
         job = server.job
