@@ -289,11 +289,8 @@ def _complete(entity: str, project: str, log: str, run: str, after: int) -> None
 
 
 _COMMANDS: Mapping[str, Callable[..., dict[str, Any] | None]] = {
-    "viewer": _find_viewer,
-    "send": _send,
-    "complete": _complete,
-    "last_step": _find_last_step,
-}
+    "viewer": _find_viewer, "send": _send, "complete": _complete, "last_step": _find_last_step,
+}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -118,13 +118,10 @@ class PolicyLearner(ABC):
                 if row.calls is not None:
                     row.advantages = torch.tensor([advantages[call] for call in row.calls.tolist()])
         update = PolicyUpdate(
-            episodes=batch.episodes,
-            rows=rows,
-            advantages=values,
-            step_size=step_size(self._job, self.version),
+            episodes=batch.episodes, rows=rows, advantages=values, step_size=step_size(self._job, self.version),
             cost=UpdateCost(sum(sum(own.values()) for own in counts)),
             sums=UpdateSums(self.version, self._job.correction_cap),
-        )
+        )  # fmt: skip
         with self.use_devices():
             self._fill_logprobs(update)
             self._train(update)

@@ -275,17 +275,12 @@ class AnswerGeneration:
         parent = self.prompt.parent
         prompt_tokens = len(self.prompt.prompt_ids)
         return Reply(
-            answer=self.answer,
-            call_ids=self._call_ids,
-            finish=self.finish,
-            stop=self._text.stopped_at,
+            answer=self.answer, call_ids=self._call_ids, finish=self.finish, stop=self._text.stopped_at,
             prompt_tokens=prompt_tokens,
             cached_tokens=prompt_tokens - len(self.prompt.context) if parent is not None else 0,
-            sampled_tokens=len(self.ids),
-            version=self.versions[-1],
-            key=self.name,
+            sampled_tokens=len(self.ids), version=self.versions[-1], key=self.name,
             tokens=tuple(token for said in self._pieces for token in said.tokens),
-        )
+        )  # fmt: skip
 
     @property
     def _call_ids(self) -> tuple[str, ...]:

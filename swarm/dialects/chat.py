@@ -48,14 +48,9 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
 }
 _OTHERS: Mapping[str, Any] = {
-    "logit_bias": {},
-    "frequency_penalty": 0,
-    "presence_penalty": 0,
-    "repetition_penalty": 1,
-    "min_p": 0,
-    "min_tokens": 0,
-    "ignore_eos": False,
-}
+    "logit_bias": {}, "frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1, "min_p": 0,
+    "min_tokens": 0, "ignore_eos": False,
+}  # fmt: skip
 """Fields that shape the distribution, each with the value that asks for nothing."""
 _ADVICE: Mapping[str, str | None] = {"reasoning_effort": None, "verbosity": "medium"}
 """Fields that advise the model, each with the value that advises nothing."""

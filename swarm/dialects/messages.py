@@ -256,16 +256,10 @@ _TEXT: Mapping[str, Sequence[str]] = {"text": ["cache_control", "citations", "pa
 
 Block = dict[str, Any]
 _KINDS: Mapping[int, str] = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    409: "conflict_error",
-    410: "invalid_request_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    409: "conflict_error", 410: "invalid_request_error", 413: "request_too_large", 429: "rate_limit_error",
     503: "overloaded_error",
-}
+}  # fmt: skip
 
 
 def format_reply(name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:

@@ -249,13 +249,9 @@ class Leases:
         if closed.end not in (None, end):
             raise EpisodeEnded(f"episode {episode_id} was ended with another reward, which counts; begin a new one")
         return EndAck(
-            episode_id=episode_id,
-            state="ended" if closed.reason is None else "dropped",
-            tokens=closed.tokens,
-            reason=closed.reason,
-            refused=sum(closed.refusals.values()),
-            refusal=closed.refusal,
-        )
+            episode_id=episode_id, state="ended" if closed.reason is None else "dropped", tokens=closed.tokens,
+            reason=closed.reason, refused=sum(closed.refusals.values()), refusal=closed.refusal,
+        )  # fmt: skip
 
     def renew(self, episode: LeasedEpisode | PreparedEpisode) -> None:
         now = self._clock()
@@ -418,19 +414,12 @@ class EpisodeRegistry:
             )
         group = self.groups.group_of(episode.id)
         return Sample(
-            episode=episode.id,
-            task_id=episode.task_id,
-            stream=episode.stream,
-            owner=episode.owner,
-            group=group.name if group is not None else "",
-            reward=request.reward,
-            success=request.success,
-            weight=request.weight,
-            nodes=tuple(episode.tree.nodes),
-            call_rewards=call_rewards(request, episode.tree.nodes),
-            task_index=self.groups.task_index_of(episode.id),
+            episode=episode.id, task_id=episode.task_id, stream=episode.stream, owner=episode.owner,
+            group=group.name if group is not None else "", reward=request.reward, success=request.success,
+            weight=request.weight, nodes=tuple(episode.tree.nodes),
+            call_rewards=call_rewards(request, episode.tree.nodes), task_index=self.groups.task_index_of(episode.id),
             code=episode.code,
-        )
+        )  # fmt: skip
 
     async def settle(
         self, episode: LeasedEpisode | PreparedEpisode, work: Callable[[], Coroutine[None, None, None]]

@@ -189,16 +189,10 @@ class SwarmServer:
                 log.warning("event=fresh_start job_digest=%s reason=%r", job.digest(), recovered.fresh_start)
             store.note(booting)
             self.opened = Training(
-                job,
-                self.machine,
-                (store, recovered),
-                self.checkpoints_of(recovered.job_digest),
-                lambda: self._backends(job, self._models),
-                self._trackers,
-                self._clock,
-                self._peers,
+                job, self.machine, (store, recovered), self.checkpoints_of(recovered.job_digest),
+                lambda: self._backends(job, self._models), self._trackers, self._clock, self._peers,
                 self._checkpoint_after_s,
-            )
+            )  # fmt: skip
             self.opened.start()
 
     async def resume(self) -> None:

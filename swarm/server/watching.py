@@ -174,18 +174,10 @@ class Inspection:
 
 def summary_of(episode: LeasedEpisode) -> wire.EpisodeSummary:
     return wire.EpisodeSummary(
-        id=episode.id,
-        task_id=episode.task_id,
-        stream=episode.stream,
-        kind=episode.kind,
-        owner=episode.owner,
-        state="open",
-        calls=len(episode.tree.nodes),
-        tokens=sum(len(node.sampled) for node in episode.tree.nodes),
-        code=episode.code,
-        refusals=episode.refusals,
-        refusal=episode.refusal,
-    )
+        id=episode.id, task_id=episode.task_id, stream=episode.stream, kind=episode.kind, owner=episode.owner,
+        state="open", calls=len(episode.tree.nodes), tokens=sum(len(node.sampled) for node in episode.tree.nodes),
+        code=episode.code, refusals=episode.refusals, refusal=episode.refusal,
+    )  # fmt: skip
 
 
 def has_tokens(record: wire.EpisodeRecord) -> bool:

@@ -151,15 +151,12 @@ def checkpoints(connection: sa.Connection, training: int) -> list[tuple[int, str
 def call_record(node: Node, own: CallReward | None = None) -> CallRecord:
     """Return a call's ids, without texts, with its own reward and agent where it has them."""
     return CallRecord(
-        index=node.index,
-        parent=None if node.parent is None else node.parent.index,
-        drift=node.drift.value,
+        index=node.index, parent=None if node.parent is None else node.parent.index, drift=node.drift.value,
         context=TokenSpan(ids=node.context, texts=()),
         sampled=TokenSpan(ids=node.sampled, texts=(), logprobs=node.logprobs, versions=node.versions),
-        trained=node.trained,
-        reward=None if own is None else own.reward,
+        trained=node.trained, reward=None if own is None else own.reward,
         agent=(node.agent if own is None else own.agent) or None,
-    )
+    )  # fmt: skip
 
 
 def read_high_water_marks(connection: sa.Connection, training: int) -> HighWaterMarks:

@@ -243,13 +243,10 @@ def choose_threads(parameters: int) -> None:
     if chosen is not None:
         torch.set_num_threads(chosen)
     _log.info(
-        "event=threads threads=%d reason=%r parameters=%d cores=%d runs_at_once=%s",
-        torch.get_num_threads(),
-        f"{SET_BY_HAND} is set" if chosen is None else "chosen by the model's size and the runs at once",
-        parameters,
-        cores,
-        os.environ.get(RUNS_AT_ONCE, "1"),
-    )
+        "event=threads threads=%d reason=%r parameters=%d cores=%d runs_at_once=%s", torch.get_num_threads(),
+        f"{SET_BY_HAND} is set" if chosen is None else "chosen by the model's size and the runs at once", parameters,
+        cores, os.environ.get(RUNS_AT_ONCE, "1"),
+    )  # fmt: skip
 
 
 def count_threads(parameters: int, environment: Mapping[str, str], cores: int) -> int | None:
@@ -330,14 +327,9 @@ def read_model(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Modul
     load: Any = AutoModelForCausalLM.from_pretrained
     try:
         model, found = load(
-            folder,
-            dtype=dtype,
-            attn_implementation=attends,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
+            folder, dtype=dtype, attn_implementation=attends, local_files_only=True, trust_remote_code=False,
+            use_safetensors=True, output_loading_info=True,
+        )  # fmt: skip
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise load_error(f"the model in {folder}", error) from error
     if missing := sorted(found["missing_keys"]):
