@@ -9,7 +9,6 @@ that is due waits for a slot of the machine, which studies side by side take in 
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,7 +52,6 @@ from studies.report import Report, build_report
 from studies.verdicts.judge import judge_hypothesis, size_study
 from swarm.job import Job, PathModel
 
-logger = logging.getLogger(__name__)
 ReportBuilder = Callable[[StudyState, Path], Report]
 """Writes the report on a state into the study's folder."""
 LEAST_CHARGED_S = 1.0

@@ -117,19 +117,12 @@ class Episode(Generic[TaskT]):
         return await self._post(EndAck, "end", ended)
 
     async def prepare(
-        self,
-        reward: float,
-        success: bool | None = None,
-        weight: float = 1.0,
-        *,
-        decider: Episode[Any] | None = None,
-        by_call: Mapping[int, float] | None = None,
-        by_agent: Mapping[str, float] | None = None,
+        self, /, reward: float, success: bool | None = None, *, decider: Episode[Any] | None = None, **worth: Any
     ) -> Ack:
-        """End the episode subject to its team's decision: what becomes of `decider` (None: it is the one itself).
+        """End the episode, as `end` does, subject to its team's decision: what becomes of `decider` (None: of itself).
         `swarm.client.teams.Team` does this for all of a team."""
         link = {"decider": decider.address, "decider_token": decider.lease.lease_token} if decider is not None else {}
-        ended = end_request(reward=reward, success=success, weight=weight, by_call=by_call, by_agent=by_agent)
+        ended = end_request(reward=reward, success=success, **worth)
         asked = PrepareRequest.model_validate({**ended.model_dump(), **link})
         return await self._post(Ack, "prepare", asked)
 
@@ -229,11 +222,6 @@ class RolloutSummary:
     reward_mean: float
     success_mean: float | None
     dropped: dict[str, int]
-
-
-def facts_of(result: Result) -> Mapping[str, float]:
-    """Return the named numbers of an agent's answer; none for an answer without."""
-    return dict(getattr(result, "facts", None) or {})
 
 
 def parse_reward(result: Result) -> tuple[float, bool | None]:

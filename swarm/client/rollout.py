@@ -38,7 +38,6 @@ from swarm.client.episode import (
     TaskT,
     UnusableReward,
     WrongResult,
-    facts_of,
     parse_reward,
 )
 from swarm.client.threads import background
@@ -417,8 +416,9 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
             self.dropped[ended.reason or ended.state] += 1
             return False
         version, reason = episode.lease.policy_version, f"{type(failed).__name__}: {failed}" if failed else ""
+        facts = dict(getattr(answer, "facts", None) or {})
         self.results.append(
-            EpisodeResult(episode.task.id, sample, reward, success, version, facts_of(answer), ended.tokens, reason)
+            EpisodeResult(episode.task.id, sample, reward, success, version, facts, ended.tokens, reason)
         )
         if failed and ended.tokens == 0:  # it broke before it called the model: so it may each time
             self._fail(failed)

@@ -7,10 +7,9 @@
   it.
 - Fenced (Gemma): `tool_code` holds Python, of which only literal keyword arguments are read; `json` holds JSON.
 
-Harmony (gpt-oss) has messages on channels, each with a header and a body:
-analysis is thinking, final is words, commentary is words too unless its header is addressed to a function, which
-makes it a call. The mark that ends a call is a stop id and may be missing from the text: a call whose arguments
-are whole JSON is whole.
+Harmony (gpt-oss) has messages on channels, each with a header and a body: analysis is thinking, final is words,
+commentary is words too unless its header is addressed to a function, which makes it a call. The mark that ends a call
+is a stop id and may be missing from the text: a call whose arguments are whole JSON is whole.
 """
 
 from __future__ import annotations
