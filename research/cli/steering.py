@@ -48,11 +48,8 @@ def amend(
     What is accepted after the first result makes verdicts exploratory; another budget leaves a last look less level.
 
     Examples:
-
         ajet study amend larger-group --accept co_tenancy --reason "a backup ran beside both arms"
-
         ajet study amend larger-group --budget 2h --reason "the machine is slower than priced"
-
         ajet study amend larger-group --note "the machine was moved on Tuesday"
     """
     record = _find(name)
@@ -79,7 +76,6 @@ def note(
     """Write a note into a study, such as the answer to what its planner asks; the report shows it.
 
     Example:
-
         ajet study note larger-group "Yes, arith matters to us as much as guess."
     """
     record = _find(name)
@@ -95,7 +91,6 @@ def veto(
     """Give a hypothesis up: its runs are ended, no more are begun, and it is judged on what is there.
 
     Example:
-
         ajet study veto larger-group h2 --reason "its reward is known to be hacked"
     """
     record = _find(name)
@@ -143,9 +138,7 @@ def approve(name: AskingStudy = None, note: Note = "", json: Json = False) -> No
     Of answers that come at once one counts. Where nothing is asked, nothing happens, and the exit code is 2.
 
     Examples:
-
         ajet study approve
-
         ajet study approve larger-group --note "within this week's hours"
     """
     home, log = _open()
@@ -156,9 +149,7 @@ def deny(name: AskingStudy = None, note: Note = "", json: Json = False) -> None:
     """Deny what a study waits for: it stops, and its verdicts so far stand. `ajet study resume` asks again.
 
     Examples:
-
         ajet study deny
-
         ajet study deny larger-group --note "too dear for what it would tell"
     """
     home, log = _open()
@@ -205,7 +196,6 @@ def watch(name: Name = None) -> None:
     """Follow a study until it ends; it is not stopped when you leave.
 
     Example:
-
         ajet study watch
     """
     home, log, state = open_study(name)
@@ -232,11 +222,8 @@ def resume(
     stopped by its budget with nothing to judge (`ajet study amend --budget` gives it more); 130 stopped by a person.
 
     Examples:
-
         ajet study resume
-
         ajet study resume larger-group --no-prefect
-
         ajet study resume larger-group --detach
     """
     home, log, state = open_study(name)
@@ -273,7 +260,6 @@ def pause(name: Name = None, json: Json = False) -> None:
     Time in which nothing runs is not charged to its budget.
 
     Example:
-
         ajet study pause
     """
     home, log, state = open_study(name)
@@ -286,7 +272,6 @@ def stop(name: Name = None, json: Json = False) -> None:
     """Stop a study: its runs are ended, what was collected is kept, `resume` goes on.
 
     Example:
-
         ajet study stop
     """
     home, log, state = open_study(name)
