@@ -1,7 +1,7 @@
-"""Plan, runs, verdicts, curves, report as artifacts.
+"""Plan, verdicts, curves, report as artifacts.
 
-Curves are of what was collected, whose snapshots are read, each once, and of the progress that was seen of what runs.
-Pictures are of a fixed size in pixels, so that they stay small with any number of runs.
+Curves are of what was collected, whose snapshots are read, each once. Pictures are of a fixed size in pixels, so that
+they stay small with any number of runs.
 """
 
 from __future__ import annotations
@@ -11,23 +11,20 @@ import json
 import math
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from research.controller.progress import progress_of
-from research.runs.files import AttemptProgress
 from research.text import format_seconds
 from studies import RunState, StudyState
 from studies.checks.conditions import CollectError, read_collected
-from studies.log.entries import AttemptState
 from studies.records.design import Design, Hypothesis
-from studies.records.procedure import Phase
-from studies.records.runs import NOISE_ARM
 from studies.records.verdict import Verdict
 from studies.report.build import code_span, escape_markdown
 from studies.report.evidence import SUCCESS
-from studies.report.figure_data import ArmCurves, Curves, Points, SeedCurve, mean_of
+from studies.report.figure_data import ArmCurves, Curves, Points, SeedCurve, list_plotted_arms, mean_of
 from studies.report.prose import mark, why_asked
 from studies.verdicts.wording import question_of
 
@@ -61,15 +58,10 @@ def embed_pictures(markdown: str, folder: Path, most: int = MOST_BYTES) -> str:
 DESCRIPTIONS: Final = {
     "plan": "What is asked, what of it is **put to the test**, and the design with its seeds and its price, as locked.",
     "curves": "How training goes, by arm. It decides nothing: verdicts rest on hidden tasks.",
-    "runs": "Every attempt at a run of the study, and **where its W&B run is**.",
     "verdicts": "What the data say about each hypothesis, computed by code under the locked design, look by look.",
-    "results": "What each run of the study measured; an invalid run counts as the locked design says.",
     "report": "The **report**, as it lies in the study's folder.",
 }
 """What each artifact is, by name; Prefect shows it above. That of the progress counts the runs."""
-
-Locate = Callable[[RunState, AttemptState], str | None]
-"""Returns where the W&B log of an attempt is, as `research.orchestration.task_rows.find_tracking_log` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,31 +78,27 @@ class StudyArtifact:
     """In place of that in DESCRIPTIONS."""
 
 
-def build_artifacts(state: StudyState, folder: Path, find_log: Locate) -> Iterator[StudyArtifact]:
-    """Yield what there is to show of a study, whose files lie in `folder`; its curves are apart."""
+def build_artifacts(state: StudyState, folder: Path, curves: LearningCurves) -> Iterator[StudyArtifact]:
+    """Yield what there is to show of a study, whose files lie in `folder`."""
     progress = progress_of(state)
     yield StudyArtifact("progress", "progress", progress, lambda: progress.percent, True, str(progress))
     if any((state.hypotheses, state.design, state.noise_plan, state.rounds_before, state.explored)):
         plan = _plan(state)
         yield StudyArtifact("plan", "markdown", plan, lambda: plan)
-    if any(run.attempts for run in state.every_run.values()):
-        table = _runs(state, find_log)
-        yield StudyArtifact("runs", "markdown", table, lambda: table, replaces=True)
+    if collected := sum(run.collected is not None for run in state.every_run.values()):
+        version = (collected, len(state.rounds_before))
+        yield StudyArtifact("curves", "markdown", version, lambda: curves.markdown(state), replaces=True)
     if verdicts := [
-        (each, found) for each in state.rounds for found in (*each.interim, *each.verdicts, *each.replications)
+        ({} if state.most_rounds == 1 else {"round": each.round}) | _verdict(verdict)
+        for each in state.rounds
+        for verdict in (*each.interim, *each.verdicts, *each.replications)
     ]:
-        judged = json.dumps([{**_round_cell(each), **_verdict(verdict)} for each, verdict in verdicts])
+        judged = json.dumps(verdicts)
         yield StudyArtifact("verdicts", "table", judged, lambda: judged)
     if state.report is not None:
-        rows = [{**_round_cell(each), **_result(run)} for each in state.every_round for run in each.runs.values()]
-        yield StudyArtifact("results", "table", state.head_hash, lambda: json.dumps(rows))
         written = folder / state.report["markdown"]["path"]
         sha256 = state.report["markdown"]["sha256"]
         yield StudyArtifact("report", "markdown", sha256, lambda: embed_pictures(written.read_text(), written.parent))
-
-
-def _round_cell(state: StudyState) -> dict[str, Any]:
-    return {} if state.most_rounds == 1 else {"round": state.round}
 
 
 def _plan(state: StudyState) -> str:
@@ -177,26 +165,6 @@ def _design(state: StudyState, design: Design) -> list[str]:
     return [*arms, "", "| | |", "|---|---|", *(f"| {name} | {said} |" for name, said in facts.items())]
 
 
-def _runs(state: StudyState, find_log: Locate) -> str:
-    """Return a table of few columns, the newest attempt first: Prefect's page is narrow."""
-    runs = [(each, run) for each in state.every_round for run in each.runs.values()]
-    tries = [(each, run, attempt) for each, run in runs for attempt in run.attempts]
-    tries.sort(key=lambda one: one[2].launched, reverse=True)
-    lines = ["| run | try | state | began (UTC) | seconds | W&B |", "|---" * 6 + "|"]
-    for each, run, attempt in tries:
-        phase = "" if run.spec.phase == "confirm" else f"{run.spec.phase} "
-        later = "" if each.most_rounds == 1 else f"round {each.round}: "
-        seconds = "" if attempt.seconds is None else f"{attempt.seconds:.0f}"
-        log = find_log(run, attempt)
-        tracked = "" if log is None else f"offline: {code_span(log)}"
-        if re.fullmatch(r"https?://[^\s()<>|]+", attempt.url):  # an address that is none of the web becomes no link
-            tracked = f"[{run.run_id}-a{attempt.number}]({attempt.url})"
-        name = f"{later}{phase}{escape_markdown(run.spec.arm)} seed {run.spec.seed}"
-        began = attempt.launched[:19].replace("T", " ")
-        lines.append(f"| {name} | {attempt.number} | {attempt.status or 'running'} | {began} | {seconds} | {tracked} |")
-    return "\n".join([*lines, ""])
-
-
 def _verdict(verdict: Verdict) -> dict[str, Any]:
     def number(value: float | None) -> str:
         return "none" if value is None else f"{value:.4g}"
@@ -211,43 +179,22 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _result(run: RunState) -> dict[str, Any]:
-    values = {key: f"{measurement.value:.4f}" for key, measurement in run.measurements.items()}
-    return {"run": run.run_id, "arm": run.spec.arm, "seed": run.spec.seed, "status": run.status,
-            "attempts": len(run.attempts), **values}  # fmt: skip
-
-
 MOST_POINTS: Final = 200
 """Most points of one curve: of a longer training every so many steps are drawn."""
 _CAPTION: Final = (
-    "Share of training episodes solved. Thin: one run; thick: the mean of an arm's collected runs; *running*: what was "
-    "seen so far. Nothing is smoothed. These episodes are the training's own, not hidden ones."
+    "Share of training episodes solved. Thin: one run; thick: the mean of an arm's collected runs. Nothing is "
+    "smoothed. These episodes are the training's own, not hidden ones."
 )
 
 
-class LiveCurves:
+class LearningCurves:
     """The curves of a study, in whose `folder` its snapshots lie."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._collected: dict[str, Points] = {}
-        self._seen: dict[tuple[str, int], dict[int, float]] = {}
+        self._read: dict[str, Points] = {}
         self._over: dict[int, str] = {}
         """What was drawn of rounds that are over."""
-
-    def add_progress(self, run: str, attempt: int, progress: AttemptProgress) -> None:
-        if progress.step and progress.train_success is not None:
-            self._seen.setdefault((run, attempt), {})[progress.step] = progress.train_success
-
-    def read(self, state: StudyState) -> None:
-        """Read the snapshots that were not read before; one that is gone or was changed has no curve."""
-        for run in state.every_run.values():
-            if run.collected is not None and run.run_id not in self._collected:
-                self._collected[run.run_id] = self._curve(run)
-
-    def version(self, state: StudyState) -> tuple[int, ...]:
-        seen = sum(map(len, self._seen.values()))
-        return (len(self._collected), seen, len(state.rounds_before))
 
     def markdown(self, state: StudyState) -> str:
         """Draw what there is, the newest round first; takes half a second, as what is over is drawn once."""
@@ -267,43 +214,23 @@ class LiveCurves:
         return f"![Learning curves]({data_uri(curves_picture(data), 'png')})\n\n{_CAPTION}\n"
 
     def data(self, state: StudyState) -> Curves | None:
-        """Return what is drawn as learning curves: of the confirmation, or of the A/A runs while it has none."""
-        shown = state.design if state.explored is None else state.explored
-        phase: Phase = "confirm" if state.explored is None else "explore"
-        arms = [arm.name for arm in shown.arms] if shown is not None else []
-        drawn = [
-            found for index, name in enumerate(arms)
-            for found in self._arm(name, index, state.runs_of(name, phase))
-        ]  # fmt: skip
-        if not drawn:
-            drawn = [*self._arm("A/A runs", 0, state.runs_of(NOISE_ARM, "noise"))]
-        return Curves(tuple(drawn), "share of training episodes solved", "training episodes") if drawn else None
-
-    def _arm(self, name: str, index: int, runs: Sequence[RunState]) -> Iterator[ArmCurves]:
-        over = [_seed_curve(run, self._collected[run.run_id]) for run in runs if run.status == "collected"]
-        over = [curve for curve in over if curve.points]
-        if over:
-            yield ArmCurves(name, index, tuple(over), mean_of(over))
-        seen = ((run, self._seen.get((run.run_id, run.attempts[-1].number), {})) for run in runs if run.active)
-        begun = [_seed_curve(run, _downsample(sorted(points.items()))) for run, points in seen if points]
-        if begun:
-            yield ArmCurves(f"{name}, running", index, tuple(begun), () if over else mean_of(begun))
+        """Return the curves of the report's arms; None where no run has one."""
+        arms = []
+        for name, index, runs in list_plotted_arms(state):
+            curves = ((run, self._curve(run)) for run in runs)
+            seeds = tuple(SeedCurve(run.run_id, run.spec.seed, points) for run, points in curves if points)
+            if seeds:
+                arms.append(ArmCurves(name, index, seeds, mean_of(seeds)))
+        return Curves(tuple(arms), "share of training episodes solved", "training episodes") if arms else None
 
     def _curve(self, run: RunState) -> Points:
-        assert run.collected is not None
-        try:
-            history = json.loads(read_collected(self._folder, run.collected["snapshot"]))["history"]
-        except CollectError:
-            return ()
-        found = [(float(row["step"]), row["metrics"].get(SUCCESS)) for row in history]
-        return _downsample([(step, value) for step, value in found if value is not None and math.isfinite(value)])
-
-
-def _seed_curve(run: RunState, points: Points) -> SeedCurve:
-    size = int(run.spec.job["episodes_per_step"])
-    return SeedCurve(run.run_id, run.spec.seed, tuple((step * size, value) for step, value in points))
-
-
-def _downsample(points: Sequence[tuple[float, float]]) -> Points:
-    every = -(-len(points) // MOST_POINTS)
-    return (*points[: -1 : every or 1], *points[-1:])
+        """Return the points of a collected run; none where its snapshot is gone or was changed."""
+        if run.run_id not in self._read and run.collected is not None:
+            size, history = int(run.spec.job["episodes_per_step"]), []
+            with suppress(CollectError):
+                history = json.loads(read_collected(self._folder, run.collected["snapshot"]))["history"]
+            values = [(float(row["step"]) * size, row["metrics"].get(SUCCESS)) for row in history]
+            points = [(at, value) for at, value in values if value is not None and math.isfinite(value)]
+            every = -(-len(points) // MOST_POINTS)
+            self._read[run.run_id] = (*points[: -1 : every or 1], *points[-1:])
+        return self._read.get(run.run_id, ())

@@ -284,7 +284,7 @@ def _run_flow(**parameters: Any) -> None:
         try:
             home = Home.locate().prepare()
             _redirect_output(home.prefect / "sittings" / f"{identity}.log")
-            with flow_run_process(home, identity), closing(_open_log(home)) as log:
+            with flow_run_process(home, identity), closing(retry(lambda: EventLog(home.database), _note)) as log:
                 execution = FlowRunExecution(home, log, flow_run)
                 end = _work(execution, parameters)
                 flow_run, terminated = execution.flow_run, execution.terminated
@@ -296,11 +296,6 @@ def _run_flow(**parameters: Any) -> None:
             raise Pause(state=begun.state)
         _note(f"{end.how}: {end.message}")
         _report_end(flow_run, begun, end, terminated=terminated)
-
-
-def _open_log(home: Home) -> EventLog:
-    """Open the event log, once it is there: nobody would begin again what failed so early."""
-    return retry(lambda: EventLog(home.database), _note, RETRY_TIMEOUT_S)
 
 
 def _work(execution: FlowRunExecution, parameters: Mapping[str, Any]) -> SessionEnd | None:

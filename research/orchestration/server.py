@@ -9,8 +9,6 @@ else the environment says of Prefect's server, it does. One named by PREFECT_API
 
 from __future__ import annotations
 
-import base64
-import http.client
 import os
 import re
 import secrets
@@ -19,8 +17,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -95,13 +91,13 @@ def is_reachable(url: str) -> bool:
 
 def _ask(url: str, auth: str = "") -> int | None:
     """Return the status of an answer to USER:PASSWORD, or to who names no user; None: nobody, no address, no HTTP."""
-    asked = {"Authorization": f"Basic {base64.b64encode(auth.encode()).decode()}"} if auth else {}
+    import httpx  # not needed where no server is asked
+
+    user, _, password = auth.partition(":")
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=asked), timeout=_ANSWER_S) as reply:
-            return int(reply.status)
-    except urllib.error.HTTPError as error:
-        return error.code
-    except (OSError, ValueError, http.client.HTTPException):
+        identity = httpx.BasicAuth(user, password) if auth else None
+        return httpx.get(url, auth=identity, timeout=_ANSWER_S, follow_redirects=True).status_code
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
         return None
 
 
@@ -363,16 +359,13 @@ def _port_of(url: str) -> int:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return True
+    except OSError:
+        return False
 
 
 def _find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])

@@ -18,7 +18,7 @@ from simlab.worlds import MainEffect, Planted, Played
 from research.cli.studies import list_row, render_ending, summary
 from research.controller.interventions import answer_question
 from research.controller.progress import progress_lines
-from research.orchestration.artifacts import LiveCurves, build_artifacts
+from research.orchestration.artifacts import LearningCurves, build_artifacts
 from research.planners.analysis import collect_inputs
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.rules import RulesPlanner
@@ -303,9 +303,8 @@ def alone() -> tuple[FlightResult, list[Event], Proof, dict[str, Any]]:
         events[:] = desk.log.read(desk.state.id)
         if desk.state.report is not None:
             proofs.append(verify(desk.state.id, desk.log.read_unverified(desk.state.id), desk.folder))
-            curves = LiveCurves(desk.folder)
-            curves.read(desk.state)
-            shown = [one.name for one in build_artifacts(desk.state, desk.folder, lambda run, attempt: None)]
+            curves = LearningCurves(desk.folder)
+            shown = [one.name for one in build_artifacts(desk.state, desk.folder, curves)]
             told.update(
                 summary(desk.state, desk.folder), shown=shown, drawn=curves.data(desk.state),
                 row=list_row(desk.state, desk.folder), lines=[line for _, line in progress_lines(desk.state)],
@@ -333,7 +332,7 @@ def test_a_study_that_explores_makes_one_run_of_each_arm_and_tests_nothing(
     assert all(0 < entry["after"] == entry["value"] < 1 for entry in told["explored"])
     assert told["next"] == state.asked_next
     assert told["row"][1:4] == ["concluded", "2/2", "nothing tested"]
-    assert {"plan", "runs", "results", "report"} <= set(told["shown"])
+    assert {"plan", "curves", "report"} <= set(told["shown"])
     assert [arm.arm for arm in told["drawn"].arms] == ["learning_rate=0.003", "learning_rate=0.01"]
     assert "explores, which tests nothing: learning_rate=0.003, learning_rate=0.01, one run each" in told["lines"]
     assert result.report is not None
