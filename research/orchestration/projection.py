@@ -27,6 +27,7 @@ from typing import Self
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Running
 
 from research.controller.interventions import answer_question, request_continue, request_pause, request_stop
@@ -226,7 +227,7 @@ class ControllerSession:
         try:
             self._shown = self._shown or self._begin()
             do(self._shown)
-        except prefect_api.FlowRunGone:
+        except ObjectNotFound:
             self._shown = self._begin()
             do(self._shown)
 

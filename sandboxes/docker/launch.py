@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxes.docker import archive
-from sandboxes.docker.engine import ContainerEngine, EngineRefusal, inspect, remove, wrap_errors
+from sandboxes.docker.engine import ContainerEngine, EngineMissing, EngineRefusal, inspect, remove, wrap_errors
 from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES
 from sandboxes.shim import write_atomic
 from sandboxes.spec import NAME as SANDBOX_NAME
@@ -189,19 +189,15 @@ CLIENT_LABEL = "ajet.client"
 
 
 def clear(engine: ContainerEngine, name: str, installation: str) -> None:
-    from docker.errors import NotFound
-
     container = container_name(name, installation)
     remove(engine, container)
     remove(engine, f"{container}.loader")
-    with suppress(NotFound), wrap_errors(engine, f"removing volume {container}.input"):
+    with suppress(EngineMissing), wrap_errors(engine, f"removing volume {container}.input"):
         engine.client.api.remove_volume(f"{container}.input", force=True)
 
 
 def make(engine: ContainerEngine, installation: str, spec: SandboxSpec, folder: Path) -> None:
     """Create the container of `spec`, not started; raise SandboxError with nothing left behind if it cannot be."""
-    from docker.errors import NotFound
-
     check_engine(engine, spec)
     check_image(engine, spec)
     clear(engine, spec.name, installation)
@@ -211,21 +207,19 @@ def make(engine: ContainerEngine, installation: str, spec: SandboxSpec, folder: 
         wanted = container_options(spec, installation, volume=volume)
         with wrap_errors(engine, f"creating sandbox {spec.name}"):
             engine.client.containers.create(**wanted)
-    except (EngineRefusal, NotFound):
+    except EngineRefusal:
         clear(engine, spec.name, installation)
         raise
 
 
 def start(engine: ContainerEngine, engine_id: str, installation: str, name: str, folder: Path) -> None:
     """Start the created container; when the engine refuses, nothing is left, and it may be launched again."""
-    from docker.errors import NotFound
-
     container = container_name(name, installation)
     record_start(engine_id, folder)
     try:
         with wrap_errors(engine, f"starting sandbox {name}"):
             engine.client.api.start(container)
-    except (EngineRefusal, NotFound):
+    except EngineRefusal:
         clear(engine, name, installation)
         (folder / "started.json").unlink()
         raise
@@ -253,12 +247,10 @@ def check_engine(engine: ContainerEngine, spec: SandboxSpec) -> None:
 
 def check_image(engine: ContainerEngine, spec: SandboxSpec) -> None:
     """Raise SandboxError unless the image is there, a client image, and has no volume, which nothing would bound."""
-    from docker.errors import NotFound
-
     try:
         with wrap_errors(engine, f"looking at image {spec.image}"):
             config: Mapping[str, Any] = engine.client.images.get(str(spec.image)).attrs["Config"] or {}
-    except NotFound as error:
+    except EngineMissing as error:
         raise SandboxError(
             f"sandbox {spec.name}: expected image {spec.image} in the engine at {engine.host}; found none. "
             "Make it: `ajet sandbox build`"
