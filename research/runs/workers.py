@@ -40,7 +40,6 @@ from research.runs.files import (
 )
 from research.text import describe
 from sandboxes import ContainerHandle, DockerSandbox, Exit, ExitReason, SandboxError, SandboxSpec
-from sandboxes.docker.archive import pack
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.gateway import PORTS, SERVER_PORT, Gateway
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
@@ -345,7 +344,7 @@ def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder:
     return SandboxSpec(
         name=container_name(spec.labels(), role), command=("python3", "-m", MODULE, *play, *arguments),
         directory=folder.path, environment={"AJET_TOKEN": PLACEHOLDER}, labels={**spec.labels(), "role": role},
-        time_limit_s=spec.time_limit_s, trusted=trusted, image=spec.sandbox.image, archive=pack(files),
+        time_limit_s=spec.time_limit_s, trusted=trusted, image=spec.sandbox.image, files=files,
         results={} if role == "client" else {EVALUATION: most}, exchange=folder.exchange(role),
         ports={SERVER_PORT: PORTS[SERVER_PORT]},
     )  # fmt: skip

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sandboxes.docker import archive
+from sandboxes.docker.archive import pack
 from sandboxes.docker.engine import ContainerEngine, EngineMissing, EngineRefusal, inspect, remove, wrap_errors
 from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES
 from sandboxes.shim import write_atomic
@@ -170,7 +170,7 @@ def container_options(spec: SandboxSpec, installation: str, *, volume: str | Non
 
 
 def loader_options(spec: SandboxSpec, installation: str, volume: str) -> dict[str, Any]:
-    """Return the arguments for the container through which the archive gets into `volume`; it is never started."""
+    """Return the arguments for the container through which files get into `volume`; it is never started."""
     from docker.types import Mount
 
     return {
@@ -203,7 +203,7 @@ def make(engine: ContainerEngine, installation: str, spec: SandboxSpec, folder: 
     clear(engine, spec.name, installation)
     write_atomic(folder / "spec.json", to_json(spec))
     try:
-        volume = None if spec.archive is None else _load(engine, installation, spec, spec.archive)
+        volume = _load(engine, installation, spec) if spec.files else None
         wanted = container_options(spec, installation, volume=volume)
         with wrap_errors(engine, f"creating sandbox {spec.name}"):
             engine.client.containers.create(**wanted)
@@ -276,16 +276,16 @@ def to_json(spec: SandboxSpec) -> dict[str, Any]:
         "labels": dict(spec.labels),
         "time_limit_s": spec.time_limit_s,
         "image": spec.image,
-        "archive_sha256": None if spec.archive is None else hashlib.sha256(spec.archive).hexdigest(),
+        "archive_sha256": hashlib.sha256(pack(spec.files)).hexdigest() if spec.files else None,
         "results": dict(spec.results),
         "created_at": time.time(),
     }
 
 
-def _load(engine: ContainerEngine, installation: str, spec: SandboxSpec, tar: bytes) -> str:
-    packed, volume = archive.pack(archive.check(tar)), f"{container_name(spec.name, installation)}.input"
+def _load(engine: ContainerEngine, installation: str, spec: SandboxSpec) -> str:
+    packed, volume = pack(spec.files), f"{container_name(spec.name, installation)}.input"
     options = loader_options(spec, installation, volume)
-    with wrap_errors(engine, f"loading the archive of sandbox {spec.name}"):
+    with wrap_errors(engine, f"loading the files of sandbox {spec.name}"):
         client = engine.client
         client.api.create_volume(volume, labels=labels(spec, installation, "input"))
         client.containers.create(**options)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import signal
-import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -109,9 +107,7 @@ def order(tmp_path: Path) -> AttemptSpec:
 
 
 def files(spec: SandboxSpec) -> dict[str, str]:
-    assert spec.archive is not None
-    with closing(tarfile.open(fileobj=io.BytesIO(spec.archive))) as tar:
-        return {name: tar.extractfile(name).read().decode() for name in tar.getnames()}  # type: ignore[union-attr]
+    return {name: content.decode() for name, content in spec.files.items()}
 
 
 def spec_of(order: AttemptSpec, role: Role) -> SandboxSpec:
