@@ -10,7 +10,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from studies import RunState, StudyState
 from studies.checks.conditions import CollectError, read_collected
 from studies.records.design import Design, Hypothesis
 from studies.records.verdict import Verdict
-from studies.report.build import code_span, escape_markdown
+from studies.report.build import escape_markdown
 from studies.report.evidence import SUCCESS
 from studies.report.figure_data import ArmCurves, Curves, Points, SeedCurve, list_plotted_arms, mean_of
 from studies.report.prose import mark, why_asked
@@ -102,81 +102,60 @@ def build_artifacts(state: StudyState, folder: Path, curves: LearningCurves) -> 
 
 
 def _plan(state: StudyState) -> str:
-    question = question_of(state)
-    lines = [f"# {escape_markdown(question.asked)}", ""]
-    before = []
+    """Return what is asked and locked as Markdown; what came of it is told line by line in the flow run's log."""
+    question, before = question_of(state), []
     for each in state.rounds_before:
         came = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in each.verdicts) or "not judged"
         tested, lock = " ".join(question_of(each).tested), (each.design_hash or "")[:16]
         before.append(f"Round {each.round}: {tested} {came}; locked as {lock}.")
-    lines += _list("Rounds before", before)
-    if state.most_rounds > 1:
-        why = f', asked as: "{escape_markdown(why_asked(state))}"' if state.why_asked else ""
-        lines += [f"**Round {state.round} of at most {state.most_rounds}**{why}", ""]
-    lines += _list("Put to the test", question.tested)
-    lines += _list("Not tested", question.not_tested)
-    lines += _section("Hypotheses", [_hypothesis(claim, state) for claim in state.hypotheses])
-    if state.explored is not None:
-        tried = [arm.name for arm in state.explored.arms]
-        lines += _list("Explored: one run each, nothing is tested", tried)
-    if state.noise_plan is not None and state.locked_design is None:
-        seeds, still = len(state.noise_plan.seeds), "A training with a learning rate of 0, which must change nothing."
-        lines += _section("First", [f"A/A runs with {seeds} seeds, to learn what seeds alone do." if seeds else still])
-    if state.design is not None:
-        lines += _section("Design", _design(state, state.design))
-    lines += _list("Amended", [f"{each.amendment.reason} ({each.actor})" for each in state.amendments])
+    now = "" if state.most_rounds == 1 else f" in round {state.round} of at most {state.most_rounds}"
+    now += f', asked as: "{why_asked(state)}"' if state.why_asked else ""
+    sections = {
+        "Rounds before": before,
+        f"Put to the test{now}": question.tested,
+        "Not tested": question.not_tested,
+        "Hypotheses": [_hypothesis(claim, state) for claim in state.hypotheses],
+        "Design": () if state.design is None else _design(state.design, state.design_hash),
+        "Amended": [f"{each.amendment.reason} ({each.actor})" for each in state.amendments],
+    }
+    lines = [f"# {escape_markdown(question.asked)}", ""]
+    for title, sentences in sections.items():
+        if sentences:
+            lines += [f"## {escape_markdown(title)}", "", *(f"- {escape_markdown(said)}" for said in sentences), ""]
     return "\n".join(lines)
-
-
-def _section(title: str, lines: Sequence[str]) -> list[str]:
-    return [f"## {title}", "", *lines, ""] if lines else []
-
-
-def _list(title: str, sentences: Sequence[str]) -> list[str]:
-    return _section(title, [f"- {escape_markdown(sentence)}" for sentence in sentences])
 
 
 def _hypothesis(claim: Hypothesis, state: StudyState) -> str:
     predicted = claim.prediction
-    veto = f" Vetoed: {escape_markdown(state.vetoed[claim.id].reason)}." if claim.id in state.vetoed else ""
-    why = f" Because: “{escape_markdown(mark(claim.mechanism, state.rounds_before))}”." if claim.mechanism else ""
+    veto = f" Vetoed: {state.vetoed[claim.id].reason}." if claim.id in state.vetoed else ""
+    why = f" Because: “{mark(claim.mechanism, state.rounds_before)}”." if claim.mechanism else ""
     return (
-        f"- **{escape_markdown(claim.id)}** {escape_markdown(claim.statement)}{why} Predicted: a difference of "
-        f"{predicted.low:g} to {predicted.high:g} ({predicted.level:.0%}), true with probability "
-        f"{predicted.probability:g}.{veto}"
+        f"{claim.id}: {claim.statement}{why} Predicted: a difference of {predicted.low:g} to {predicted.high:g} "
+        f"({predicted.level:.0%}), true with probability {predicted.probability:g}.{veto}"
     )
 
 
-def _design(state: StudyState, design: Design) -> list[str]:
-    control = design.control_arm
-    arms = [f"- {code_span(arm.name)}{' (control)' if arm.name == control else ''}" for arm in design.arms]
-    analysis_seeds = ", ".join(str(look.seeds) for look in design.looks)
-    price = design.price
-    facts = {
-        "seeds per arm": f"{'at most ' if len(design.looks) > 1 else ''}{len(design.seeds)}"
-        f"{' first, which size it' if state.awaits_sizing else ''}",
-        **({"looks after so many seeds": analysis_seeds} if len(design.looks) > 1 else {}),
-        "metric": f"{code_span(design.metric.key)}: {escape_markdown(design.metric.meaning)}",
-        "test": f"{design.test} at alpha {design.alpha:g}",
-        "price": f"{price.runs} runs, about {format_seconds(price.total_s)} with {price.parallel} at once: "
-        f"{escape_markdown(price.basis)}",
-        "lock": code_span(state.design_hash or ""),
-    }
-    return [*arms, "", "| | |", "|---|---|", *(f"| {name} | {said} |" for name, said in facts.items())]
+def _design(design: Design, design_hash: str | None) -> Iterator[str]:
+    price, looks = design.price, ", ".join(str(look.seeds) for look in design.looks)
+    yield " vs ".join(f"{arm.name}{' (control)' if arm.name == design.control_arm else ''}" for arm in design.arms)
+    yield f"seeds per arm: at most {len(design.seeds)}, looked at after {looks}"
+    yield f"metric: {design.metric.key}: {design.metric.meaning}"
+    yield f"test: {design.test} at alpha {design.alpha:g}"
+    whole = f"{price.runs} runs, about {format_seconds(price.total_s)} with {price.parallel} at once"
+    yield f"price: {whole}: {price.basis}"
+    yield f"lock: {design_hash or 'none yet'}"
+
+
+_COLUMNS: Final = (
+    "hypothesis", "phase", "look", "verdict", "final", "estimate", "low", "high", "level", "p", "p_adjusted",
+    "n_control", "n_treatment", "test", "reason",
+)  # fmt: skip
+"""Of the table of verdicts."""
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    def number(value: float | None) -> str:
-        return "none" if value is None else f"{value:.4g}"
-
-    low, high, known = number(verdict.low), number(verdict.high), None not in (verdict.low, verdict.high)
-    return {
-        "hypothesis": verdict.hypothesis, "phase": verdict.phase, "look": verdict.look, "verdict": verdict.verdict,
-        "final": verdict.final, "estimate": number(verdict.estimate),
-        "interval": f"{low} to {high} ({100 * verdict.level:.4g} %)" if known else "none",
-        "p": number(verdict.p_adjusted if verdict.p_adjusted is not None else verdict.p),
-        "runs": f"{verdict.n_control} + {verdict.n_treatment}", "test": verdict.test, "reason": verdict.reason,
-    }  # fmt: skip
+    values = {name: getattr(verdict, name) for name in _COLUMNS}
+    return {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in values.items()}
 
 
 MOST_POINTS: Final = 200

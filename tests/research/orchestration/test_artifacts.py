@@ -39,7 +39,7 @@ def test_there_is_an_artifact_once_there_is_something_to_show_and_each_is_descri
     assert list(shown) == ["plan", "curves", "verdicts"]
     rows = json.loads(str(shown["verdicts"].make()))
     assert ([row["hypothesis"] for row in rows], rows[0]["verdict"]) == (["h1", "h2"], "supported")
-    assert (rows[0]["runs"], float(rows[0]["estimate"]) > 0) == ("5 + 5", True)
+    assert (rows[0]["n_control"], float(rows[0]["estimate"]) > 0) == (5, True)
     assert {"plan", "verdicts", "curves", "report"} == {*DESCRIPTIONS}
 
 
@@ -53,8 +53,8 @@ def test_the_plan_says_what_is_asked_tested_and_left_out_and_the_price(synthetic
         "## Put to the test\n\n- Whether group\\_size = 16 raises the hidden success",
         "## Not tested\n\n- the \\*colour\\* of \\| the cat",
         "Predicted: a difference of 0.02 to 0.2 (80%), true with probability 0.7",
-        "`group_size=4` (control)",
-        "| seeds per arm | 5 |",
+        "group\\_size=4 (control)",
+        "seeds per arm: at most 5",
         "10 runs, about 6 min 15 s with 2 at once",
         synthetic.state().design_hash or "?",
     ):
@@ -85,7 +85,7 @@ def test_artifacts_of_an_inquiry_hold_the_rounds_before(tmp_path: Path) -> None:
     plan = shown["plan"].make()
     assert "## Rounds before\n\n- Round 1: Whether group\\_size = 16 raises" in plan
     assert f"h1 supported; locked as {(state.rounds_before[0].design_hash or '')[:16]}" in plan
-    assert '**Round 2 of at most 3**, asked as: "group\\_size = 32 is the rung above."' in plan
+    assert '## Put to the test in round 2 of at most 3, asked as: "group\\_size = 32 is the rung above."' in plan
     judged = [(row["round"], row["hypothesis"]) for row in json.loads(shown["verdicts"].make())]
     assert judged == [(1, "h1"), (2, "r2h1")]
     study.begin_next()
