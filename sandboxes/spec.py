@@ -135,8 +135,6 @@ class SandboxSpec:
     """It ends once nobody has served its first port's socket for some seconds: with the process of its gateway."""
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs it may use."""
-    after_kill: tuple[str, ...] = ()
-    """For processes: what is run when a signal ended the command, so that it could not clear up after itself."""
 
 
 @dataclass(frozen=True, slots=True)
