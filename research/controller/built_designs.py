@@ -61,7 +61,7 @@ def price_exploration(compiler: DesignCompiler, explored: int, action: actions.E
         held = {f"{KNOB}{name}": value for name, value in base.environment_args.items()}
         metric = metric.model_copy(update={"knobs": held})
     seconds = max(compiler.price.run_with_evaluations(variant, metric) for variant in jobs)
-    runs = len(arms)
+    runs = len(arms) * action.seeds
     need, left = -(-runs // compiler.price.parallel) * seconds, compiler.left
     if need > _SHARE * left:
         raise DesignRefused(
@@ -73,7 +73,7 @@ def price_exploration(compiler: DesignCompiler, explored: int, action: actions.E
         raise DesignRefused(
             f"expected at most {most} runs in all; found {compiler.runs_made} made and {runs} more; try less"
         )
-    return PricedExploration(action.why, job, arms, screen_metric(metric), seconds)
+    return PricedExploration(action.why, job, arms, screen_metric(metric), seconds, action.seeds)
 
 
 def _build_arm(tried: actions.Tried) -> Arm:

@@ -318,7 +318,7 @@ class Planning:
             ledgers=AlphaLedgers.begin(requirements.rounds or 1), models=requested.models, explores=state.explores,
             measured_by=state.noise_plan.metric if state.noise_plan is not None else None, study=self._study,
             untrained=tuple(run.spec for run in list_untrained_runs(state)), tried=state.noise_plan is not None,
-            used=frozenset(tried.plan.seed for tried in state.explorations),
+            used=frozenset(seed for tried in state.explorations for seed in tried.plan.seeds),
         )  # fmt: skip
         looks: dict[str, type[ToolRequest]] = {**LOOKS, ANALYSE: AnalyseRequest, "priors": PriorsRequest}
         looks |= {"papers": PapersRequest} if PAPERS in state.settings else {}

@@ -153,7 +153,7 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
         yield from ((f"{later}tested-{sentence}", f"tested: {sentence}") for sentence in question.tested)
     for tried in state.explorations:
         names = ", ".join(arm.name for arm in tried.plan.arms)
-        yield f"exploration-{tried.seq}", f"explores, which tests nothing: {names}, one run each"
+        yield f"exploration-{tried.seq}", f"explores, which tests nothing: {names}, {tried.plan.runs_told}"
     for run in state.runs.values():
         yield from _run_lines(run)
     if (told := describe_sizing(state)) and not state.awaits_sizing:

@@ -120,18 +120,20 @@ def collect_code(proposal: Propose) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PricedExploration:
-    """One run of each arm, before a seed is drawn for all of them."""
+    """Runs of each arm, before seeds are drawn that all of them share."""
 
     why: str
     job: Job
     arms: tuple[Arm, ...]
     metric: Metric
     seconds_per_run: float
+    seeds: int = 1
 
     def plan(self, draw_seed: Callable[[], int], used: frozenset[int]) -> Exploration:
+        seed, *more = _draw_distinct(draw_seed, self.seeds, used)
         return Exploration(
             why=self.why, environment=self.job.environment, base_job=_under_arms(self.job), arms=self.arms,
-            seed=_draw_distinct(draw_seed, 1, used)[0], metric=self.metric,
+            seed=seed, more_seeds=tuple(more), metric=self.metric,
         )  # fmt: skip
 
 

@@ -291,7 +291,9 @@ def _derive_spec(study: StudyState, spec: RunSpec) -> RunSpec:
             raise ImpossibleEvent(
                 "expected a run of the exploration that was planned last; found another, or none planned"
             )
-        return exploration_spec(study.id, plan, _arm(plan.arms, spec, "exploration"))
+        if spec.seed not in plan.seeds:
+            raise ImpossibleEvent(f"expected a seed of the exploration; found {spec.seed}")
+        return exploration_spec(study.id, plan, _arm(plan.arms, spec, "exploration"), spec.seed)
     design, lock = study.design, study.design_hash
     if design is None or lock is None or spec.design_hash != lock:
         raise ImpossibleEvent(f"expected a run under the locked design {str(lock)[:12]}")

@@ -251,7 +251,7 @@ class StudyState(RoundState):
     def seeds_used(self) -> frozenset[int]:
         """The seeds that were drawn for this round: for its A/A runs, explorations, screen and claims."""
         design, noise = self.locked_design, self.noise_plan
-        seeds: list[int | None] = [tried.plan.seed for tried in self.explorations]
+        seeds: list[int | None] = [seed for tried in self.explorations for seed in tried.plan.seeds]
         if noise is not None:
             seeds += [*noise.seeds, noise.plumbing]
         if design is not None:

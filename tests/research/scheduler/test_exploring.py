@@ -207,6 +207,22 @@ def test_an_exploration_before_the_first_question_is_shown_and_leaves_the_level_
     assert result.report.count("No claim rests on them") == 2
 
 
+def test_an_exploration_on_several_seeds_makes_each_try_on_all_of_them_and_no_claim_may_have_one() -> None:
+    planner = Explorer(WISH.model_copy(update={"seeds": 3}), round=1)
+    result = fly(replace(flight(planner=lambda clock: planner, report=True), asks={"rounds": 1}))
+    state = result.state
+    (tried,) = state.explorations
+    assert "more_seeds" not in tried.plan.model_copy(update={"more_seeds": ()}).model_dump()
+    assert len(set(tried.plan.seeds)) == 3
+    made = {(run.spec.arm, run.spec.seed) for run in explorations(state) if run.status == "collected"}
+    assert made == {(arm.name, seed) for arm in tried.plan.arms for seed in tried.plan.seeds}
+    assert not {*tried.plan.seeds} & {*state.locked_design.seeds}
+    [shown] = planner.told[-1]
+    assert [len(entry["success"]) for entry in shown["single_runs_on_search_tasks_which_claim_nothing"]] == [3, 3]
+    assert result.report is not None
+    assert f"6 single runs in arith, seeds {', '.join(map(str, tried.plan.seeds))} for all" in result.report
+
+
 class Declining(Explorer):
     def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         return PlannerTurn(Decline(reason="Nothing moves.")) if digest.explored else super().act(digest, check)
