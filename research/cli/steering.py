@@ -21,7 +21,7 @@ from research.cli.research import (
 from research.cli.studies import answer_json, describe_resume, render_ending, render_question, summary
 from research.controller import interventions
 from research.controller.options import Detach, reopen_isolation, reopen_planner
-from research.controller.session import has_controller, hold_lease
+from research.controller.session import PLANNER_OPTIONS, has_controller, hold_lease
 from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.studies import find_study
@@ -214,6 +214,8 @@ def resume(
     name: Name = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
     detach: Detach = False,
+    planner_max_tokens: Annotated[int | None, typer.Option(help="A larger cap on its planner's tokens.")] = None,
+    planner_max_cost: Annotated[float | None, typer.Option(help="The same in money.")] = None,
     json: Json = False,
 ) -> None:
     """Go on with a study that was paused or stopped, or whose controller was killed; runs that go on are adopted.
@@ -225,7 +227,13 @@ def resume(
         ajet study resume
         ajet study resume larger-group --no-prefect
         ajet study resume larger-group --detach
+
+        ajet study resume larger-group --planner-max-tokens 400000
     """
+    caps = {"planner_max_tokens": planner_max_tokens, "planner_max_cost": planner_max_cost}
+    raised = {name: most for name, most in caps.items() if most is not None}
+    if raised and detach:
+        raise BadInput("expected a larger cap without --detach, as a worker takes a study as it is; found both")
     home, log, state = open_study(name)
     if state.status == "concluded" and is_done(state):
         _show_end(home, log, state.id, json)
@@ -241,15 +249,15 @@ def resume(
         else:
             hand_to_worker(find_worker(home), state.id, json)
         return
-    planner = reopen_planner(home, log, state)
+    planner = reopen_planner(home, log, state, raised)
     isolation = choose_isolation(json, lambda note: reopen_isolation(home, state, note))
     try:
         with hold_lease(home, log, state.id, warn) as lease:
-            said = {"command": command, WORKED: 0.0, SERVED: False}
+            said = {"command": command, WORKED: 0.0, SERVED: False, **({PLANNER_OPTIONS: raised} if raised else {})}
             StudyLog(log, state.id).change(lambda state: (EventType.STUDY_RESUMED, said), actor="user")
             conduct(home, log, state.id, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
     except LeaseHeld:
-        if not interventions.request_continue(log, state.id, command):
+        if raised or not interventions.request_continue(log, state.id, command):
             raise
         _show_end(home, log, state.id, json, ongoing)
 

@@ -334,18 +334,21 @@ class ActionConversation:
         A cap that is far away is none of an answer: endpoints refuse a bound beyond what their model can write.
         """
         options, read = self._options, len(json.dumps(request)) / _CHARACTERS
-        most = [float(options.planner_tokens or USUAL_TOKENS)]
+        most, caps = [float(options.planner_tokens or USUAL_TOKENS)], list[str]()
         if options.planner_max_tokens is not None:
+            caps.append(f"--planner-max-tokens {options.planner_max_tokens}")
             most.append(options.planner_max_tokens - sum(self._total.values()) - read)
         if options.planner_max_cost is not None:
             spent = options.cost({**self._total, "prompt": self._total["prompt"] + read}) or 0.0
             each = options.cost({"prompt": 0, "completion": 1}) or 1e-9
+            caps.append(f"--planner-max-cost {options.planner_max_cost:g}")
             most.append((options.planner_max_cost - spent) / each)
         if min(most) < _LEAST_ANSWER:
             money = "" if (cost := options.cost(self._total)) is None else f" for {cost:.2f}"
+            tokens = sum(self._total.values())
             raise PlannerFailed(
-                f"expected room for an answer under --planner-max-tokens and --planner-max-cost; found "
-                f"{sum(self._total.values()):,.0f} tokens spent{money}: no model is asked any more"
+                f"expected room for an answer under {' and '.join(caps)}; found {tokens:,.0f} tokens spent{money}: no "
+                "model is asked any more; `ajet study resume` takes a larger cap"
             )
         return int(min(most)) if options.planner_tokens or min(most) < USUAL_TOKENS else None
 

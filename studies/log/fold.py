@@ -214,7 +214,12 @@ def _stop(study: StudyState, event: Event, reason: str) -> None:
 
 
 @rule(EventType.STUDY_RESUMED)
-def _resume(study: StudyState, event: Event, served: bool | None = None) -> None:
+def _resume(
+    study: StudyState, event: Event, served: bool | None = None, planner_options: dict[str, float] | None = None
+) -> None:
+    if planner_options:  # caps that a person raised
+        held = study.settings.get("planner_options", {})
+        study.settings = {**study.settings, "planner_options": {**held, **planner_options}}
     was_paused = study.paused_reason is not None
     study.resumed_count += not was_paused
     study.fruitless += not was_paused

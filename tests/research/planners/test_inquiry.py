@@ -286,7 +286,8 @@ def test_at_a_cap_of_tokens_the_rules_ask_on_and_the_log_says_so() -> None:
 
     landed, endpoint = fly_scripted(dear, options=PlannerOptions(planner_max_tokens=21_000))
     assert (landed.state.status, landed.state.round, len(endpoint.requests)) == ("concluded", 2, 2)
-    assert "20,002 tokens spent: no model is asked any more), so the rules ask." in landed.state.why_asked
+    assert "20,002 tokens spent: no model is asked any more" in landed.state.why_asked
+    assert "takes a larger cap), so the rules ask." in landed.state.why_asked
     facts = dict(planner_facts(landed.state))
     assert facts["Planner tokens"] == "20,000 in prompts, 2 in answers"
     assert facts["Planner tokens, design"] == "10,000 in prompts, 1 in answers"
