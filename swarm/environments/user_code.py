@@ -292,13 +292,18 @@ class Advantage(_SlotCode):
 
 
 class TaskWeights:
-    """Chooses training tasks by weights that a function gives from what was seen of each since this process began. Its
-    `history` has {"id", "data", "rewards"} of each task, the latest rewards last; it returns as many numbers, none
-    below 0 and one above."""
+    """Chooses training tasks by weights that a function gives from what was seen of each since this process began.
+
+    Each task is played as often as its weights make due, to within one or two plays: equal weights make passes over all
+    tasks, in a new order each, as a training without the function has. Its `history` has {"id", "data", "rewards"} of
+    each task, the latest rewards last; it returns as many numbers, none below 0 and one above.
+    """
 
     def __init__(self, place: str, tasks: Sequence[Task], seed: int) -> None:
         self._function = load(place, "task_weights", takes=SLOTS["task_weights"])
-        self._tasks, self._rng = tasks, random.Random(seed)
+        self._tasks, self._rng, self._due = tasks, random.Random(seed), [0.0] * len(tasks)
+        self._places = [self._rng.random() for _ in tasks]
+        """Which of those that are due alike comes first: below one play, and drawn anew after each."""
 
     async def __call__(self, results: Sequence[EpisodeResult]) -> Task:
         seen: dict[str, list[float]] = {task.id: [] for task in self._tasks}
@@ -309,7 +314,13 @@ class TaskWeights:
         weights = finite_numbers("task_weights", given, len(history))
         if min(weights) < 0 or not any(weights):
             raise RewardFailed("expected the task_weights function to return weights of 0 and more, one above 0")
-        return self._rng.choices(self._tasks, weights)[0]
+        total = sum(weights)
+        self._due = [due + weight / total for due, weight in zip(self._due, weights, strict=True)]
+        allowed = (number for number, weight in enumerate(weights) if weight)
+        chosen = max(allowed, key=lambda number: self._due[number] + self._places[number])
+        self._due[chosen] -= 1
+        self._places[chosen] = self._rng.random()
+        return self._tasks[chosen]
 
 
 def finite_numbers(slot: str, given: Any, count: int) -> list[float]:
