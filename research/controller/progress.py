@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from research.scheduler.approvals import describe_cost, how_to_answer
@@ -122,6 +123,8 @@ def progress_lines(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) 
     for answer in state.approvals:
         note = f" ({answer.note})" if answer.note else ""
         yield f"answered-{answer.asked.digest}", f"{answer.describe()}{note}"
+    for number, (before, after) in enumerate(pairwise(state.answered_by)):
+        yield f"model-{number}", f"the planner's endpoint answers by another model: {after}, until now {before}"
     if state.concluded_reason is not None:
         yield "concluded", f"concluded: {state.concluded_reason}"
     if state.said is not None:

@@ -41,7 +41,7 @@ from research.proposals.arms import (
     variable_value,
 )
 from research.proposals.metric_choice import RequestedMetric, add_evaluations
-from research.proposals.slots import SLOTS
+from research.proposals.slots import SLOTS, does_as_written
 from studies.checks.alarms import watchdog_of
 from studies.metrics import kind_of
 from studies.metrics.builtin import Gain
@@ -223,7 +223,7 @@ class CompiledDesign:
                 slot: SLOTS[slot].built_in
                 for arm in draft.comparison.arms
                 for slot in arm.slots
-                if slot != "advantage" or (draft.job.algorithm in ("grpo", "gspo") and draft.job.normalize_advantage)
+                if does_as_written(slot, draft.job.model_dump(include={"algorithm", "normalize_advantage"}))
             },
             promise=PowerTarget(power=promised, effect=draft.effect),
             noise=noise,

@@ -54,6 +54,7 @@ from studies.records.verdict import planner_label, quoted
 LONGEST_ANSWER = 50_000
 _MOST_COUNTED: Final = 10**9
 """Tokens of one request or answer that are believed."""
+_MOST_OF_NAME: Final = 120
 _MOST_BRACES = 100
 """Places at which an object is looked for; chatter before it seldom holds more braces."""
 _NAMES = r"(?:\w+:)?(?:think|thinking|thought|reasoning|start_thinking)"
@@ -101,6 +102,8 @@ class ChatCompletion(BaseModel):
 
     choices: list[Choice] = Field(min_length=1)
     usage: Usage | None = None
+    model: Any = None
+    """What the endpoint calls the model that answered."""
 
 
 class UnusableAnswer(Exception):
@@ -233,6 +236,7 @@ class ActionConversation:
         """The last answer to the topic that was refused: it is printed with marks where no better one follows."""
         self._refused: str | None = None
         self._answers: set[str] = set()
+        self._models: dict[str, None] = {}
 
     @property
     def _line(self) -> RetryingEndpoint:
@@ -284,6 +288,8 @@ class ActionConversation:
                 completion = ChatCompletion.model_validate_json(self._fetch_body())
             except ValidationError as error:
                 raise UnusableAnswer(f"the endpoint's reply is no chat completion: {describe(error)}") from error
+            if isinstance(completion.model, str) and (model := sanitize_line(completion.model)[:_MOST_OF_NAME]):
+                self._models[model] = None
             message, ended = completion.choices[0].message, completion.choices[0].finish_reason
             self._count(completion.usage, "tools" if message.tool_calls and self._ways[0][0] else self._context.stage)
             if message.refusal:
@@ -476,7 +482,7 @@ class ActionConversation:
             rejected=tuple(why for why, _ in self._rejected),
             note=" ".join(filter(None, (*notes, self._line.note))),
             not_tested=(f"{planner_label(PLANNER, self._line.model)}: {quoted(said)}",) if said else (),
-            tool_results=tuple(self._looks), side_actions=tuple(self._side_actions),
+            models=tuple(self._models), tool_results=tuple(self._looks), side_actions=tuple(self._side_actions),
         )  # fmt: skip
 
 
