@@ -12,20 +12,28 @@ rule of collapse the test is of trainings that did not collapse, from `LEAST_KEP
 `studies.verdicts.scope` says which trainings a verdict speaks of, and has the exact test of rates. Of a time to a
 threshold the test is of the mean restricted to the horizon; nothing is claimed where more than half of an arm never got
 there. Interactions and trends are weighted sums of arm means (`studies.statistics.comparison`).
+
+Mediators are tested by fixed-sequence gatekeeping as a whole: only where the claim's difference was shown, in their
+order, up to one that does not move as expected, with bounds of their own over the looks (an equal part of the level for
+each). The first of claim and mediators whose null hypothesis holds is so rejected with no more than the claim's level,
+and what stands behind it adds nothing; all of the level at the look where the claim happens to be decided would not do
+(Hung, Wang & O'Neill 2007, J Biopharm Stat 17:1201; Glimm, Maurer & Bretz 2010, Stat Med 29:219). That one did *not*
+move has the level of a claim of no difference, of which each has a part (`Design.likenesses`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
+from typing import Any, Final
 
 from studies.records.alpha import planned_looks
 from studies.records.base import digest
-from studies.records.design import Hypothesis
-from studies.records.verdict import ArmMean, Equivalence, Mediation, Verdict, VerdictName
+from studies.records.design import Hypothesis, Mediator
+from studies.records.verdict import ArmMean, Equivalence, Mediation, Moved, Verdict, VerdictName
 from studies.statistics import sequential
 from studies.statistics.comparison import (
     SAME,
@@ -43,7 +51,6 @@ from studies.statistics.proportions import boschloo
 from studies.verdicts import scope, wording
 from studies.verdicts.forecasts import brier
 from studies.verdicts.inputs import Finding, JudgeInput, count_codes, find_unaccounted
-from studies.verdicts.mediators import judge_mediators
 from studies.verdicts.scope import collapse_rates, limit_scope
 
 LEAST_KEPT = 3
@@ -51,6 +58,8 @@ LEAST_KEPT = 3
 claims of a study."""
 _LEAST_LEVEL = 1e-3
 """Level below which the interval of a last look is shown to nobody: of so few runs it may be wider than the metric."""
+_MOVE: Final = 0.1
+"""Of its range, the smallest move of a mediator that matters where none is named."""
 _DECISIVE = frozenset({"supported", "refuted", "equivalent"})
 
 
@@ -75,7 +84,7 @@ def judge(case: JudgeInput) -> Verdict:
     if finding.verdict != "invalid" and (apart := wording.explain_apart(case.claim, case.design.metric)):
         finding = replace(finding, reason=finding.reason + apart)
     shown = finding.verdict in ("supported", "refuted")
-    mediators = judge_mediators(case, _gate_level(case) if shown and case.claim.mediators else None)
+    mediators = _judge_mediators(case, _gate_level(case) if shown and case.claim.mediators else None)
     return _verdict(case, finding, mediators=tuple(mediators))
 
 
@@ -91,6 +100,43 @@ def _gate_level(case: JudgeInput) -> float:
         level = max(1e-12, level - sequential.dunnett_p(bound, df, n, family[1:]))
     level /= len(planned_looks(case.design, case.phase))
     return min(level, case.alpha) if case.ended == "hand" else level
+
+
+def _judge_mediators(case: JudgeInput, level: float | None) -> Iterator[Mediation]:
+    """Yield what became of each mediator of a claim, tested at `level`; None: its difference was not shown."""
+    stopped = "" if level is not None else "the claim's own difference was not shown"
+    for mediator in case.claim.mediators:
+        if level is None or stopped:
+            yield Mediation(metric=mediator.metric, expected=mediator.direction, result="untested", why=stopped)
+            continue
+        yield (found := _judge_mediator(case, mediator, level))
+        if found.result != "moved":
+            stopped = f"{mediator.metric}, which comes before it, did not move as expected"
+
+
+def _judge_mediator(case: JudgeInput, mediator: Mediator, level: float) -> Mediation:
+    own = {name: replace(arm, values=arm.beside.get(mediator.metric, {}), worst={}) for name, arm in case.arms.items()}
+    runs, counted = replace(case, data={**case.data, **own}).runs(), sum(len(arm.values) for arm in case.runs())
+    told = Mediation(
+        metric=mediator.metric, expected=mediator.direction, result="untested",
+        n_control=len(runs[0].values), n_treatment=len(runs[-1].values),
+    )  # fmt: skip
+    if (lost := counted - sum(len(arm.values) for arm in runs)) > 0:
+        return told.model_copy(update={"why": f"{lost} of the {counted} runs that the claim rests on do not tell it"})
+    if case.design.test == "contrast":
+        result = contrast([arm.numbers for arm in runs], case.weights)
+    else:
+        result = compare("paired" if case.design.test == "paired" else "welch", *runs)
+    if result is None:
+        return told.model_copy(update={"result": "open", "why": "no run differs from its arm: there is no test"})
+    (low, high), metric = result.interval(1 - level), case.design.metric.beside[mediator.metric]
+    margin = mediator.smallest_effect or _MOVE * abs(metric.best - metric.worst)
+    same, moved = two_one_sided(result, margin, case.alpha_alike), "increase" if low > 0 else "decrease"
+    found: Moved = "open" if low <= 0 <= high else "moved" if moved == mediator.direction else "opposite"
+    return told.model_copy(update={
+        "result": "alike" if is_equivalent(same) else found, "estimate": result.estimate, "low": low, "high": high,
+        "level": 1 - level, "p": result.p, "equivalence": same,
+    })  # fmt: skip
 
 
 def invalid(case: JudgeInput, reason: str) -> Verdict:
