@@ -255,7 +255,8 @@ async def test_a_reward_sees_facts_and_an_expression_names_them() -> None:
     by_facts = Reward.load("=reward - 0.1 * guesses - 0.001 * characters - turns + success")
     assert (await by_facts(Task("t"), messages, outcome)).reward == pytest.approx(0.6)
     shorter = Reward.load(str(EXAMPLES / "length_penalty.py"))
-    assert (await shorter(Task("t"), messages, outcome)).reward == pytest.approx(0.9)
+    assert (await shorter(Task("t"), messages, outcome)).reward == 0.5
+    assert (await shorter(Task("t"), messages[:1], outcome)).reward == 1.0
     with pytest.raises(RewardFailed, match="missing"):
         await Reward.load("=missing")(Task("t"), messages, outcome)
 
