@@ -27,7 +27,7 @@ from studies.records.design import is_expression
 from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
 from studies.report.prose import last_words
-from studies.report.run_tables import planner_facts
+from studies.report.run_tables import planner_facts, values_at_own
 from studies.report.summary import HeadlineAnswer, headline
 from studies.verdicts.wording import question_of
 
@@ -308,7 +308,8 @@ def show(name: Name = None, json: Json = False) -> None:
 
 def _details(state: StudyState) -> dict[str, Any]:
     def plan(of: StudyState) -> dict[str, Any]:
-        return {"hypotheses": of.hypotheses, "design": of.design}
+        at_own = values_at_own(of)
+        return {"hypotheses": of.hypotheses, "design": of.design} | ({"at_own_value": at_own} if at_own else {})
 
     def wandb(run: RunState) -> dict[str, str]:
         last = run.attempts[-1] if run.attempts else None

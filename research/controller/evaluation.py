@@ -184,8 +184,8 @@ class PlanningInputs(Briefing):
             raise DesignRefused(f"{found}; leave it null for the job's own, or name a value that was confirmed")
         if (other := self.wanted.find_conflict(action.environment)) is not None:
             raise other
-        if self.wanted.evaluate_apart and not action.evaluate_apart:
-            raise DesignRefused("expected evaluate_apart, which the user asks for; found a design without")
+        if self.wanted.evaluate_apart and action.evaluate_apart != (asked := self.wanted.evaluate_apart):
+            raise DesignRefused(f"expected evaluate_apart = {asked}, as the user asks; found {action.evaluate_apart}")
         return self.current_compiler().compile(hypotheses, action)
 
     def build_context(self, proposal: AcceptedProposal | None = None, rejected: str | None = None) -> PlannerContext:

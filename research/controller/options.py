@@ -106,10 +106,15 @@ class StudyOptions(BaseModel):
     held: Annotated[
         list[str], *_option("FIELD=VALUE that all arms share, beside --vary.", "--set", form={"title": "set"})
     ] = []
-    evaluate_apart: Annotated[bool, *_option(
-        "Where a knob of the environment is varied (--vary environment.max_turns=3,6), evaluate each arm at its own "
-        "value; else all are at the control's.", "--evaluate-apart",
-    )] = False  # fmt: skip
+    mediator: Annotated[list[str], *_option(
+        "METRIC=increase or METRIC=decrease: a `logged:` or `fact:` number by which the first question's treatments "
+        "are said to act, tested behind their claims (docs/mechanisms.md); repeatable."
+    )] = []  # fmt: skip
+    evaluate: Annotated[str, *_option(
+        "Where a knob of the environment is varied (--vary environment.max_turns=3,6): all arms at the `control`'s "
+        "value, each `apart` at its own, or `both`: the control's judges, and their own is reported.",
+        form={"enum": ["control", "apart", "both"]},
+    )] = "control"  # fmt: skip
     env: Annotated[str | None, *_option(
         "Environment: a name, a folder, module:Name, tasks.jsonl (with --reward), or an address such as "
         "reasoning-gym:chain_sum (docs/environments.md)."
@@ -290,7 +295,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     shape = None if asked.shape == "apart" else asked.shape
     if asked.env is not None and asked.env not in environments() and KNOB in " ".join(asked.vary + asked.held):
         load_environment(asked.env, asked.reward, Home.locate().prepare(), note)  # whose knobs are named
-    comparison = RequestedComparison.parse(asked.vary, asked.held, base, models, shape, asked.evaluate_apart)
+    comparison = RequestedComparison.parse(asked.vary, asked.held, base, models, shape, asked.mediator, asked.evaluate)
     resolve_topic(asked.topic, comparison)
     seconds = parse_budget(asked.budget)
     if asked.max_runs is not None and asked.max_runs < LEAST_RUNS:
@@ -405,6 +410,8 @@ def select_planner(request: StudyRequest, note: Note) -> Planner:
             f"expected --vary without a planner, as it leaves nothing to plan; found --planner {request.planner}; "
             "leave it out"
         )
+    if request.requested.mediators and request.planner != RulesPlanner.name:
+        raise BadTopic(f"expected --mediator without --planner {request.planner}, which names its own; leave one out")
     if request.planner_options and request.planner != "llm":
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in request.planner_options)
         raise BadInput(

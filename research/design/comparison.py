@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 from research.design.pricing import EVALUATION_EPISODES, Estimates, Pricing, Stage
 from research.errors import DesignRefused, Unmeasurable
 from research.installation.base_job import require_agreement
-from research.proposals.actions import ProposeDesign, ProposedScreen
+from research.proposals.actions import EvaluateApart, ProposeDesign, ProposedScreen
 from research.proposals.arms import ResolvedArms, Scalar, compare, constant_value, field_value, is_job, set_knobs
 from research.proposals.metric_choice import (
     MetricChoice,
@@ -218,7 +218,7 @@ class DesignDraft:
     mediators: int = 0
     contrasts: int = 0
     """Claims on weighted sums of the same arms; 0 for differences."""
-    evaluate_apart: bool = False
+    evaluate_apart: EvaluateApart = False
 
     @property
     def job(self) -> Job:
@@ -268,14 +268,16 @@ class DesignDraft:
         varied = sorted({name for arm in self.comparison.arms for name in arm.overrides if name.startswith(KNOB)})
         if not varied:
             return metric
-        if not self.evaluate_apart:
+        if (both := self.evaluate_apart == "both") and kind_of(metric).of_environment:
+            raise DesignRefused(f"expected evaluate = control or apart beside {metric_name(metric)}; found both")
+        if both or not self.evaluate_apart:
             if kind_of(metric).name == TRAINING_AREA:
                 found = f"found {metric_name(metric)}, of plays at each arm's own value; ask for --metric area"
                 raise DesignRefused(f"expected a metric of evaluations where {varied[0]} differs; {found}")
             held = {f"{KNOB}{name}": value for name, value in self.job.environment_args.items()}
             if self.replication:  # whose game has defaults of its own
                 held |= {name: value for name, value in self.comparison.arms[0].overrides.items() if name in varied}
-            return metric.model_copy(update={"knobs": held})
+            return metric.model_copy(update={"knobs": held, "also_own": both})
         return metric.model_copy(update={"meaning": f"{metric.meaning}, each arm at its own {' and '.join(varied)}"})
 
     def stages(self, seeds: int, price: Pricing, metric: Metric) -> tuple[Stage, ...]:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import hmac
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from research.design import headroom
 from research.design.comparison import PREDICTION_LEVEL, DesignDraft, check_prediction, draft_design
+from research.design.noise_bank import LEAST_DF
 from research.design.power import MOST_SEEDS, PowerAnalysis, Test
 from research.design.pricing import Stage, describe_basis
 from research.design.sample_size import LIKELY_SEEDS, SampleSizeCalculator, Unaffordable, refuse_exploring
@@ -40,11 +41,12 @@ from research.proposals.arms import (
     common_controls,
     variable_value,
 )
-from research.proposals.metric_choice import RequestedMetric, add_evaluations
+from research.proposals.metric_choice import RequestedMetric, add_evaluations, default_effect
 from research.proposals.slots import SLOTS, does_as_written
 from studies.checks.alarms import watchdog_of
 from studies.metrics import kind_of
 from studies.metrics.builtin import Gain
+from studies.metrics.logged import FORMS, Logged
 from studies.records.alpha import ALPHA, Exploration
 from studies.records.design import Arm, Design, Hypothesis, Metric, NoisePlan, Price, is_expression
 from studies.records.procedure import CollapseRule, Pilot, PowerTarget, Prediction, Replication, Rule, StartRule
@@ -296,7 +298,8 @@ class DesignCompiler(SampleSizeCalculator):
             raise DesignRefused(f"{message}; {again}, or use --rounds 1", model_feedback=f"{message}; {again}")
         draft = draft_design(hypotheses, proposal, self.base, self.requirements, self.judge)
         metric = self.metric(draft)
-        self.measure_beside(draft, hypotheses)
+        for measured in (metric, *self.measure_beside(draft, hypotheses).values()):
+            headroom.require_steps(draft, measured)
         headroom.require_schedule(draft, metric, self.price.estimates)
         headroom.require_observable_collapse(draft, metric)
         if self.explores:
@@ -339,12 +342,26 @@ class DesignCompiler(SampleSizeCalculator):
                 raise DesignRefused(f"mediators: {error.message}") from error
             metric = draft.metric(replace(self.judge, asked=asked), own.episodes)
             others = [own.key, *(other.key for name, other in found.items() if name != mediator.metric)]
-            if metric.kind not in ("logged", "fact") or asked.text != mediator.metric or metric.key in others:
+            if metric.schedule is not None and own.schedule is None:
+                wanted = f"expected evaluations during training, as {mediator.metric} takes; found {metric_name(own)}"
+                raise DesignRefused(f"mediators: {wanted}; take fact:{metric.unit}, or be judged by --metric area")
+            metric = metric.model_copy(update={"schedule": metric.schedule and own.schedule, "also_own": False})
+            if metric.kind not in FORMS or asked.text != mediator.metric or metric.key in others:
                 raise DesignRefused(
                     f"mediators: expected logged: or fact: numbers that nothing else is; found {mediator.metric!r}"
                 )
             found[mediator.metric] = metric
         return found
+
+    def describe_wide_ranges(self, draft: DesignDraft, hypotheses: Sequence[Hypothesis]) -> Iterator[str]:
+        """Yield a sentence for each logged number of which all that runs here ever differed by would count as none."""
+        beside = self.measure_beside(draft, hypotheses)
+        acting = [(beside[each.metric], each.smallest_effect) for claim in hypotheses for each in claim.mediators]
+        for metric, named in [(self.metric(draft), draft.effect), *acting]:
+            values, least = self.bank.values(draft.job, metric), named or default_effect(metric)
+            if metric.kind == Logged.name and len(values) > LEAST_DF and least > max(values) - min(values):
+                told = f"all {len(values)} runs known here lie from {min(values):g} to {max(values):g}"
+                yield f"{metric_name(metric)}: differences below {least:g} count as none, and {told}; narrow its range"
 
     def _require_room(self, draft: DesignDraft, metric: Metric, hypotheses: Sequence[Hypothesis]) -> None:
         if kind_of(metric).name == Gain.name:

@@ -246,7 +246,7 @@ class Pricing:
         """Return the seconds of a run with all evaluations of its metric; `shares`: without one before training."""
         shares = self.shares(job, metric) if shares is None else shares
         of_run = self.run(add_evaluations(job, metric), metric.episodes * (1 if shares else 2))
-        if (other := other_environment(metric)) is None:
+        if (other := other_environment(metric, job.model_dump(mode="json"))) is None:
             return of_run
         there = job.model_copy(update={"environment": other})
         return of_run + self.times * self.estimates.evaluations(there, metric.episodes)

@@ -198,7 +198,7 @@ _STAGES: Final[Mapping[Stage, str]] = {
     "boot": "its server starts",
     "initial": "hidden tasks are played before training",
     "train": "training begins",
-    "other": "the last policy plays in another environment",
+    "other": "the last policy plays in another environment, or at its own knobs",
     "final": "hidden tasks are played after training",
     "stop": "its server stops",
 }

@@ -124,6 +124,7 @@ class FieldValue(_ActionModel):
     """Its value in this arm."""
 
 
+EvaluateApart = StrictBool | Literal["both"]
 Setting = Scalar | Annotated[tuple[FieldValue, ...], Field(min_length=2, max_length=MOST_TOGETHER)]
 """What an arm sets: the value of the variable, or of each of several fields."""
 
@@ -132,8 +133,8 @@ class ProposedMediator(_ActionModel):
     """What the treatment acts by, as you think: measured of the same runs, and tested by code once the claim is."""
 
     metric: Phrase
-    """What is measured: 'logged:NAME:REDUCTION[:WORST..BEST]' or 'fact:NAME', as `metrics` among the facts has
-    them."""
+    """What is measured: 'logged:NAME:REDUCTION[:WORST..BEST]' or 'fact:NAME[:REDUCTION]', as `metrics` among the facts
+    has them."""
     direction: Literal["increase", "decrease"]
     """Which way the treatment moves it, if the mechanism holds."""
     smallest_effect: Number | None = Field(default=None, gt=0)
@@ -363,9 +364,10 @@ class ProposeDesign(_ActionModel):
     """The screen, if you proposed a search; null otherwise."""
     decision_table: tuple[ProposedRule, ...] = Field(default=(), max_length=MOST_RULES)
     """Your own rules, the first that holds decides; where none holds, no more seeds. Empty for the default table."""
-    evaluate_apart: StrictBool = False
+    evaluate_apart: EvaluateApart = False
     """Where a knob of the environment is varied: whether each arm is evaluated at its own value, so that the task
-    itself differs between them, in place of all at the control's."""
+    itself differs between them, in place of all at the control's; 'both' for the control's, which judges, and after
+    training each at its own, too, which claims nothing."""
     replication: ProposedReplication | None = None
     """Where a supported claim is tried once more; null for nowhere."""
     not_tested: str = Field(default="", max_length=MOST_LEFT_OUT)

@@ -105,7 +105,7 @@ class AttemptSpec(Record):
 
     @property
     def other_environment(self) -> str | None:
-        return other_environment(self.spec.metric)
+        return other_environment(self.spec.metric, self.spec.job)
 
     @property
     def tracking_id(self) -> str:
@@ -246,7 +246,7 @@ class RunEvaluation(_StrictFile):
     during: list[Evaluation] = []
     """Of the policies between, by their versions; empty where the design asks for none."""
     other: Evaluation | None = None
-    """Of the last policy on another environment; None where the design asks for none."""
+    """Of the last policy on another environment, or at the run's own knobs; None where the design asks for none."""
 
 
 class AttemptFolder:

@@ -353,7 +353,7 @@ class AttemptLauncher:
 
 
 def _environments(run: RunState) -> list[str]:
-    other = other_environment(run.spec.metric)
+    other = other_environment(run.spec.metric, run.spec.job)
     return [run.spec.environment, *([other] if other is not None else [])]
 
 

@@ -202,7 +202,7 @@ class _CollectedRun:
         for part in during:
             episodes = 0 if schedule is None else schedule.episodes
             self._check_part(f"{place}, after step {part['policy_version']}", part, episodes)
-        other, environment = evaluation.get("other"), other_environment(metric)
+        other, environment = evaluation.get("other"), other_environment(metric, run.spec.job)
         self._compare(place, {"an evaluation on another environment": (other is not None, environment is not None)})
         if other is not None and environment is not None:
             self._check_part(f"{place}, other", other, metric.episodes, environment)

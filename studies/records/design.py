@@ -227,7 +227,7 @@ class Metric(EvolvingRecord):
 
     added_fields: ClassVar = frozenset({
         "reducer", "checkpoint", "worst", "kind", "name", "unit", "best", "threshold", "horizon", "schedule", "of",
-        "task_seed", "beside", "knobs",
+        "task_seed", "beside", "knobs", "also_own",
     })  # fmt: skip
 
     key: str = SUCCESS
@@ -266,6 +266,8 @@ class Metric(EvolvingRecord):
     """What else is measured of the same runs, for mediators of claims, by the name that they give it."""
     knobs: Mapping[str, JsonValue] | None = None
     """The environment's knobs at which all arms are evaluated, as in a job; None for what each run's own job has."""
+    also_own: bool = False
+    """Whether last policies are evaluated at their own knobs besides, which is reported and claims nothing."""
 
     def evaluated(self, job: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """Return a job with the environment's knobs as they are in evaluations."""

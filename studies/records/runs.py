@@ -282,7 +282,7 @@ def screen_metric(metric: Metric) -> Metric:
             meaning=f"share of {metric.episodes} search episodes that are solved after the last step",
         )  # fmt: skip
     key, meaning = (text.replace("hidden", "search") for text in (metric.key, metric.meaning))
-    return metric.model_copy(update={"key": key, "meaning": meaning, "split": "search"})
+    return metric.model_copy(update={"key": key, "meaning": meaning, "split": "search", "also_own": False})
 
 
 def screen_spec(study: str, design: Design, lock: str, arm: Arm, steps: int) -> RunSpec:

@@ -115,7 +115,8 @@ def _measure_facts(design: Design) -> Iterator[Fact]:
     for name in sorted({name for arm in design.arms for name in arm.overrides if name.startswith(KNOB)}):
         locked = value_of({**design.base_job, **design.arm(design.control_arm).overrides}[name])
         where = f"at {locked} in all arms" if metric.knobs is not None else "at each arm's own value, too"
-        yield name, f"trained at each arm's own value, evaluated {where}"
+        more = ", and after training at its own, which claims nothing" if metric.also_own else ""
+        yield name, f"trained at each arm's own value, evaluated {where}{more}"
     if metric.kind:
         best = in_unit(f"{metric.best:g}", metric)
         yield "From worst to best", f"{number(metric.worst, unit=metric.unit)} to {best}"

@@ -15,6 +15,7 @@ from statistics import fmean
 from studies.checks.conditions import INITIAL
 from studies.log.entries import AttemptState, PlannerNote, RunState
 from studies.log.study import StudyState
+from studies.metrics.registry import AT_OWN, metric_at_own
 from studies.records.design import Design
 from studies.records.runs import PLUMBING_ARM
 from studies.records.statements import metric_name
@@ -38,7 +39,7 @@ from studies.report.elements import (
 )
 from studies.report.evidence import AFTER, BEFORE, Evidence
 from studies.report.prose import mark
-from studies.report.wording import NONE, duration, moment, number, plural
+from studies.report.wording import NONE, capital, duration, moment, number, plural
 from studies.verdicts.judge import find_collapsed_runs
 
 PROCESS = "process"
@@ -112,6 +113,8 @@ def arm_table(state: StudyState) -> Table | None:
     metric, timed, rows = design.metric, design.metric.cut_at is not None, list[Row]()
     columns = ["Arm", "Runs", "Success before" if metric.kind else "Before", *(["Got there"] if timed else [])]
     columns += [f"Mean {metric_name(metric).removeprefix('mean ')}", "95 % interval", "SD between runs"]
+    own = metric_at_own(metric) if (there := values_at_own(state)) else metric
+    columns += [f"{capital(metric_name(own))} at its own value, which claims nothing"] if there else []
     collapsed = find_collapsed_runs(state)
     for arm in design.arms:
         measured = state.values(arm.name)
@@ -123,8 +126,19 @@ def arm_table(state: StudyState) -> Table | None:
         begun = number(fmean(before)) if before else NONE
         reached = [format_reached(metric, values)] if timed else []
         numbers = format_mean(metric, values), interval, format_spread(metric, values)
-        rows.append([arm_cell(design, arm.name), count, begun, *reached, *numbers])
+        at_own = there.get(arm.name, [])
+        beside = [f"{format_mean(own, at_own)} (SD {format_spread(own, at_own)})" if at_own else NONE] if there else []
+        rows.append([arm_cell(design, arm.name), count, begun, *reached, *numbers, *beside])
     return table(columns, rows, range(1, len(columns)))
+
+
+def values_at_own(state: StudyState) -> dict[str, list[float]]:
+    """Return by arm what its runs that did not collapse came to at their own knobs; nothing where nobody looked."""
+    if state.design is None or not state.design.metric.also_own:
+        return {}
+    key, collapsed = metric_at_own(state.design.metric).key + AT_OWN, find_collapsed_runs(state)
+    arms = [(arm.name, state.values(arm.name, key).items()) for arm in state.design.arms]
+    return {name: [value for run, value in measured if run not in collapsed] for name, measured in arms}
 
 
 def merge_rounds(state: StudyState) -> StudyState:

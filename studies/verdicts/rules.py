@@ -13,12 +13,11 @@ rule of collapse the test is of trainings that did not collapse, from `LEAST_KEP
 threshold the test is of the mean restricted to the horizon; nothing is claimed where more than half of an arm never got
 there. Interactions and trends are weighted sums of arm means (`studies.statistics.comparison`).
 
-Mediators are tested by fixed-sequence gatekeeping as a whole: only where the claim's difference was shown, in their
-order, up to one that does not move as expected, with bounds of their own over the looks (an equal part of the level for
-each). The first of claim and mediators whose null hypothesis holds is so rejected with no more than the claim's level,
-and what stands behind it adds nothing; all of the level at the look where the claim happens to be decided would not do
-(Hung, Wang & O'Neill 2007, J Biopharm Stat 17:1201; Glimm, Maurer & Bretz 2010, Stat Med 29:219). That one did *not*
-move has the level of a claim of no difference, of which each has a part (`Design.likenesses`).
+Mediators are tested by fixed-sequence gatekeeping: only where the claim's difference was shown, in their order, up to
+one that does not move as expected, with bounds of their own over the looks, an equal part of the level for each (all of
+it at the look where the claim happens to be decided would not do: Hung, Wang & O'Neill 2007, J Biopharm Stat 17:1201;
+Glimm, Maurer & Bretz 2010, Stat Med 29:219). So what stands behind the claim adds no false rejection to its level. That
+one did *not* move has the level of a claim of no difference, of which each has a part (`Design.likenesses`).
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import fmean
-from typing import Any, Final
+from typing import Any
 
+from studies.metrics.base import MetricKind
 from studies.records.alpha import planned_looks
 from studies.records.base import digest
 from studies.records.design import Hypothesis, Mediator
@@ -58,8 +58,6 @@ LEAST_KEPT = 3
 claims of a study."""
 _LEAST_LEVEL = 1e-3
 """Level below which the interval of a last look is shown to nobody: of so few runs it may be wider than the metric."""
-_MOVE: Final = 0.1
-"""Of its range, the smallest move of a mediator that matters where none is named."""
 _DECISIVE = frozenset({"supported", "refuted", "equivalent"})
 
 
@@ -130,7 +128,7 @@ def _judge_mediator(case: JudgeInput, mediator: Mediator, level: float) -> Media
     if result is None:
         return told.model_copy(update={"result": "open", "why": "no run differs from its arm: there is no test"})
     (low, high), metric = result.interval(1 - level), case.design.metric.beside[mediator.metric]
-    margin = mediator.smallest_effect or _MOVE * abs(metric.best - metric.worst)
+    margin = mediator.smallest_effect or MetricKind.effect * abs(metric.best - metric.worst)
     same, moved = two_one_sided(result, margin, case.alpha_alike), "increase" if low > 0 else "decrease"
     found: Moved = "open" if low <= 0 <= high else "moved" if moved == mediator.direction else "opposite"
     return told.model_copy(update={
