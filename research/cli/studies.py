@@ -291,7 +291,7 @@ def show(name: Name = None, json: Json = False) -> None:
     names = ("run", "arm", "seed", "status", "tries", f"{split} before", f"{split} after", "seconds")
     rows = []
     for one_round in state.every_round:
-        for run in one_round.runs.values():
+        for run in one_round.all_runs.values():
             values = (run.measurements.get(key) for key in (f"{split}/success/initial", f"{split}/success"))
             shown = (f"{value.value:.3f}" if value else "" for value in values)
             about_run = (run.run_id, run.spec.arm, str(run.spec.seed), run.status, str(len(run.attempts)))
@@ -331,6 +331,6 @@ def _details(state: StudyState) -> dict[str, Any]:
                 **{key: measurement.value for key, measurement in run.measurements.items()},
                 **wandb(run),
             }
-            for each in state.every_round for run in each.runs.values()
+            for each in state.every_round for run in each.all_runs.values()
         ],
     }  # fmt: skip

@@ -20,6 +20,7 @@ from research.controller.wandb import online_logging_of, wandb_login
 from research.design.comparison import (
     DEFAULT_ANALYSES,
     DEFAULT_POWER,
+    DEFAULT_REPAIRS,
     LEAST_EPISODES,
     MOST_ANALYSES,
     MOST_EPISODES,
@@ -59,6 +60,7 @@ from research.text import parse_budget
 from studies import EventLog, StudyState
 from studies.log.study import PAPERS
 from studies.records.alpha import MOST_ROUNDS
+from studies.records.design import MOST_REPAIRS
 from studies.records.statements import model_name
 from swarm.environments.custom import MARK, is_custom
 from swarm.environments.registry import environments
@@ -152,6 +154,10 @@ class StudyOptions(BaseModel):
     looks: Annotated[int, *_option(
         "Most times the data are analysed; 1 for once, at the end.", form={"minimum": 1, "maximum": MOST_ANALYSES}
     )] = DEFAULT_ANALYSES  # fmt: skip
+    repairs: Annotated[int, *_option(
+        "How often a planner with a language model may repair code that crashes early in training; all arms then begin "
+        "anew (docs/slots.md).", form={"minimum": 0, "maximum": MOST_REPAIRS},
+    )] = DEFAULT_REPAIRS  # fmt: skip
     rounds: Annotated[int | None, *_option(
         "Most questions that are asked one after the other, each on what the last one found, under one bound on "
         "false claims; 1 for the topic's own alone.",
@@ -287,7 +293,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     effect = None if by_rules and metric is None else asked.effect  # whose range is known once the topic is read
     power = DEFAULT_POWER if asked.power is None else asked.power
     requirements = StatisticalRequirements(
-        effect, power, asked.looks, asked.episodes, metric, asked.rounds, asked.power is not None
+        effect, power, asked.looks, asked.episodes, metric, asked.rounds, asked.repairs, asked.power is not None
     )
     hashes = Home.locate().models
     base = base_job(asked.job, asked.model_path, hashes, asked.backend)

@@ -28,7 +28,7 @@ from studies.metrics import kind_of
 from studies.metrics.base import LEAST_POINTS
 from studies.metrics.builtin import Success
 from studies.records.alpha import MOST_ROUNDS
-from studies.records.design import KNOB, MODEL, REWARD, Arm, Hypothesis, Kind, Metric
+from studies.records.design import KNOB, MODEL, MOST_REPAIRS, REWARD, Arm, Hypothesis, Kind, Metric
 from studies.records.procedure import Prediction, Rung, Screen, ScreenField
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name
@@ -39,6 +39,7 @@ from swarm.job import Job, TinyModel, knobs_of
 
 DEFAULT_POWER = 0.8
 DEFAULT_ANALYSES = 3
+DEFAULT_REPAIRS = 2
 MOST_ANALYSES = 5
 LEAST_EPISODES, MOST_EPISODES = 64, 8192
 _LEAST_OF_RANGE: Final = 1e-3
@@ -73,6 +74,8 @@ class StatisticalRequirements:
     """What somebody asks runs to be judged by; None for success, or its gain where models are compared."""
     rounds: int | None = 1
     """Most rounds of the inquiry, over which its level is shared; None for as many as the budget leaves time for."""
+    repairs: int = DEFAULT_REPAIRS
+    """How often code that crashes early in training may be repaired, where its planner does not say."""
     power_named: bool = False
     """Whether somebody asked for just this power: a design that has less is refused then, as long as nothing ran."""
 
@@ -92,6 +95,8 @@ class StatisticalRequirements:
             )
         if self.rounds is not None and not 1 <= self.rounds <= MOST_ROUNDS:
             raise DesignRefused(f"expected 1 to {MOST_ROUNDS} rounds; found {self.rounds}; leave --rounds out")
+        if not 0 <= self.repairs <= MOST_REPAIRS:
+            raise DesignRefused(f"expected 0 to {MOST_REPAIRS} repairs; found {self.repairs}; leave --repairs out")
         if self.episodes is not None and not LEAST_EPISODES <= self.episodes <= MOST_EPISODES:
             raise DesignRefused(
                 f"expected {LEAST_EPISODES} to {MOST_EPISODES} evaluation episodes; found {self.episodes}; "
@@ -113,6 +118,7 @@ class StatisticalRequirements:
             episodes=settings.get("episodes", EVALUATION_EPISODES),
             metric=RequestedMetric.from_settings(settings),
             rounds=settings.get("rounds", 1),
+            repairs=settings.get("repairs", DEFAULT_REPAIRS),
             power_named=settings.get("power_named", False),
         )
 
@@ -120,7 +126,8 @@ class StatisticalRequirements:
         effect = {} if self.effect is None else {"effect": self.effect}
         asked = {} if self.metric is None else self.metric.settings()
         rounds = {} if self.rounds == 1 else {"rounds": self.rounds}
-        named = {"power_named": True} if self.power_named else {}
+        named: dict[str, Any] = {"power_named": True} if self.power_named else {}
+        named |= {} if self.repairs == DEFAULT_REPAIRS else {"repairs": self.repairs}
         held = {"power": self.power, "looks": self.analyses, "episodes": self.episodes}
         return {**effect, **held, **asked, **rounds, **named}
 

@@ -132,7 +132,7 @@ class PricedExploration:
     seeds: int = 1
 
     def plan(self, draw_seed: Callable[[], int], used: frozenset[int]) -> Exploration:
-        seed, *more = _draw_distinct(draw_seed, self.seeds, used)
+        seed, *more = draw_distinct(draw_seed, self.seeds, used)
         return Exploration(
             why=self.why, environment=self.job.environment, base_job=_under_arms(self.job), arms=self.arms,
             seed=seed, more_seeds=tuple(more), metric=self.metric,
@@ -196,8 +196,9 @@ class CompiledDesign:
             metric = metric.model_copy(update={"beside": beside})
         # By the price of a whole run: more than a step takes, never less.
         step_s = max(compiler.price.run(add_evaluations(job, metric)) / job.steps for job in jobs)
-        seeds = _draw_distinct(draw_seed, count * (2 if other else 1) + bool(draft.screen), self.compiler.used)
-        test, reads_collapses = self.test, kind_of(metric).reads_collapses
+        seeds = draw_distinct(draw_seed, count * (2 if other else 1) + bool(draft.screen), self.compiler.used)
+        test, reads_collapses, repairs = self.test, kind_of(metric).reads_collapses, self.proposal.repairs
+        repairs = compiler.requirements.repairs if repairs is None else repairs
         promised = compiler.requirements.power if analysis is None else analysis.promised
         pilot = Pilot(seeds=self.seeds, most=count, analyses=compiler.requirements.analyses)
         return Design(
@@ -227,6 +228,7 @@ class CompiledDesign:
                 for slot in arm.slots
                 if does_as_written(slot, draft.job.model_dump(include={"algorithm", "normalize_advantage"}))
             },
+            repairs=repairs if code else 0,
             promise=PowerTarget(power=promised, effect=draft.effect),
             noise=noise,
             looks=() if analysis is None else analysis.analyses(count),
@@ -256,7 +258,7 @@ class CompiledDesign:
         """
         if not self.compiler.makes_zero_lr_run(self.job):
             return None
-        (seed,) = _draw_distinct(draw_seed, 1, self.compiler.used)
+        (seed,) = draw_distinct(draw_seed, 1, self.compiler.used)
         metric = self.compiler.metric(self.draft)
         return NoisePlan(
             environment=self.job.environment, job=_under_arms(self.job), seeds=(), metric_key=metric.key,
@@ -457,7 +459,7 @@ def _under_arms(job: Job) -> dict[str, Any]:
     return job.model_dump(mode="json", exclude={"seed", "tracking"})
 
 
-def _draw_distinct(draw_seed: Callable[[], int], count: int, used: frozenset[int]) -> tuple[int, ...]:
+def draw_distinct(draw_seed: Callable[[], int], count: int, used: frozenset[int]) -> tuple[int, ...]:
     seeds: dict[int, None] = {}
     for _ in range(count + len(used) + _MOST_REDRAWS):
         if (seed := draw_seed()) not in used:

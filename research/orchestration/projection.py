@@ -150,7 +150,7 @@ class Projection:
 
 def _attempts_of(state: StudyState) -> Iterator[tuple[int, RunState, AttemptState]]:
     for entry in state.every_round:
-        yield from ((entry.round, run, attempt) for run in entry.runs.values() for attempt in run.attempts)
+        yield from ((entry.round, run, attempt) for run in entry.all_runs.values() for attempt in run.attempts)
 
 
 @dataclass(eq=False)

@@ -78,7 +78,7 @@ class TaskRow:
 def build_rows(state: StudyState) -> Iterator[TaskRow]:
     """Yield the planning and the attempts of a study, also those that are to come."""
     for entry in state.every_round:
-        for row in (_planning(entry), *(row for run in entry.runs.values() for row in _attempt_rows(entry, run))):
+        for row in (_planning(entry), *(row for run in entry.all_runs.values() for row in _attempt_rows(entry, run))):
             if entry is state or not row.open:
                 yield row
             elif entry.locked is None and row.key.startswith(_PLANNING):

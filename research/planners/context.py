@@ -65,7 +65,7 @@ class ToolResult:
 
 NO_CODE_NOW: Final = "plays of hidden tasks were looked at, and code could hold their answers"
 SUCCESS_ALONE: Final = Metric(meaning="share of hidden tasks solved after the last step", episodes=1)
-Stage = Literal["propose", "design", "look", "conclude", "review"]
+Stage = Literal["propose", "design", "look", "repair", "conclude", "review"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +210,8 @@ class PlannerContext(Briefing):
     """What the confound linter says about the design's runs, one line each."""
     look: Mapping[str, Any] | None = None
     """The look after which it may go on or settle, with what going on takes, as JSON values; None at any other time."""
+    crash: Mapping[str, Any] | None = None
+    """The code that is to be repaired, and how it ended a run; all that is shown then beside topic and claims."""
     rejected: str | None = None
     answer_facts: AnswerFacts = field(default_factory=AnswerFacts)
     """What an answer may refer to and draw."""
@@ -224,6 +226,8 @@ class PlannerContext(Briefing):
     @property
     def stage(self) -> Stage:
         """Return the action that is due: propose, design, (at a look) go on or settle, with verdicts conclude."""
+        if self.crash is not None:
+            return "repair"
         if self.look is not None:
             return "look"
         if self.verdicts:
@@ -233,6 +237,9 @@ class PlannerContext(Briefing):
         return "design" if self.hypotheses or self.search else "propose"
 
     def facts(self) -> dict[str, Any]:
+        if self.crash is not None:
+            said = [claim.statement for claim in self.hypotheses]
+            return {"topic": self.topic, "hypotheses": said, "crash": dict(self.crash)}
         known: dict[str, Any] = {"topic": self.topic} | self._stage_facts()
         if self.campaign is not None:
             known |= {"inquiry": self.campaign.facts()}

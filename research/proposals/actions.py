@@ -30,7 +30,7 @@ from pydantic import (
 
 from research.proposals.slots import MOST_BYTES
 from studies.records.base import JsonValue
-from studies.records.design import CONFIGURATION, LEAST_RUNGS, MOST_MEDIATORS, Hypothesis
+from studies.records.design import CONFIGURATION, LEAST_RUNGS, MOST_MEDIATORS, MOST_REPAIRS, Hypothesis
 from studies.records.procedure import PlanNode, Rule
 from studies.records.verdict import AnswerFigure, Verdict
 
@@ -370,6 +370,8 @@ class ProposeDesign(_ActionModel):
     training each at its own, too, which claims nothing."""
     replication: ProposedReplication | None = None
     """Where a supported claim is tried once more; null for nowhere."""
+    repairs: StrictInt | None = Field(default=None, ge=0, le=MOST_REPAIRS)
+    """How often code that crashes early in training may be repaired, with all arms begun anew; null for the study's."""
     not_tested: str = Field(default="", max_length=MOST_LEFT_OUT)
     """What of the topic the design leaves out besides, and why, in a sentence for its author; empty for nothing."""
 
@@ -388,6 +390,16 @@ class Settle(_ActionModel):
     action: Literal["settle"] = "settle"
     reason: str = Field(min_length=1, max_length=MOST_NOTED)
     """Why, in a sentence."""
+
+
+class Repair(_ActionModel):
+    """Give another text of the code that crashed: all arms begin anew with it, on fresh seeds."""
+
+    action: Literal["repair"] = "repair"
+    code: str = Field(max_length=MOST_BYTES)
+    """The whole source, in the same form, which does what the name and the hypothesis say and does not crash."""
+    reason: str = Field(default="", max_length=MOST_NOTED)
+    """What was wrong, in a sentence."""
 
 
 class Conclude(_ActionModel):
@@ -523,9 +535,9 @@ class Plan(_ActionModel):
 SideAction = Note | Revise | AskUser | Plan
 """What may be said beside an action, and uses no turn up."""
 Action = Annotated[
-    Propose | ProposeDesign | Conclude | Write | Review | Decline | Replicate | Explore | GoOn | Settle | SideAction,
-    Field(discriminator="action"),
-]
+    Propose | ProposeDesign | Conclude | Write | Review | Decline | Replicate | Explore | GoOn | Settle | Repair |
+    SideAction, Field(discriminator="action"),
+]  # fmt: skip
 
 
 def as_json(value: Setting) -> JsonValue:

@@ -174,6 +174,8 @@ class AttemptOutcome(Record):
     """sha256 of the evaluations and of the tracker's log, by their path in the folder, when the attempt ended."""
     resumed_at: int | None = None
     """Training steps that the server had when the attempt went on with it; None where it began from nothing."""
+    step: int | None = None
+    """Training steps that were done when an attempt with code failed."""
 
 
 class EpisodeOutcome(_StrictFile):

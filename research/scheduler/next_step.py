@@ -59,7 +59,7 @@ from research.text import format_seconds, memoize_last
 from studies import RunState, StudyState
 from studies.checks.training import PLUMBING, find_fault, find_zero_lr_run
 from studies.log.entries import Decision
-from studies.log.study import BUDGET_RULE, LOOK_RULE
+from studies.log.study import BUDGET_RULE, LOOK_RULE, REPAIR_RULE
 from studies.records.base import JsonValue, canonical
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Phase, Screen
@@ -122,6 +122,7 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
         if all(_is_met(state, required_run) for required_run in required):
             yield steps.PlanStudy()
         return
+    yield from repair_step(state, limits)
     yield from foresee_cuts(state, design, limits)
     if design.screen is not None:
         yield from screen_step(state, design, design.screen, required, limits)
@@ -137,6 +138,18 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
         yield steps.PlanRound()
     else:
         yield from conclusion(state, design)
+
+
+def repair_step(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
+    """Yield the question for a repair of code that crashed, where the budget carries all arms up to a look anew."""
+    crash, locked, required = state.repairable, state.locked, confirmation_runs(state)
+    if crash is None or locked is None or any(d.rule == REPAIR_RULE and d.seq > locked.seq for d in state.decisions):
+        return
+    seconds = -(-len(required) // max(1, limits.parallel)) * price_of(state, "confirm")
+    carried = required and seconds <= limits.seconds and len(required) <= (runs_left(state) or len(required))
+    answered = any(act.turn == state.repair_turn for act in state.planner_acts)  # whatever it took
+    if answered or (carried and state.asks_planner and runs_left(state) != 0):
+        yield steps.AskRepair(crash.run_id)
 
 
 def _stage_runs(state: StudyState) -> tuple[RequiredRun, ...]:

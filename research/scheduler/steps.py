@@ -153,6 +153,13 @@ class AskLook:
 
 
 @dataclass(frozen=True, slots=True)
+class AskRepair:
+    """Ask the planner for another text of code that crashed early, and begin all arms anew with it."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class AskWords:
     """Ask the planner of a study that is over without a conclusion for its words."""
 
@@ -179,7 +186,7 @@ class BuildReport:
 
 RunStep = Launch | StopAttempt | Collect | Measure | Invalidate
 """What is done with one run."""
-CompletionStep = Judge | Decide | AskLook | AskWords | StopStudy | ConcludeStudy | BuildReport
+CompletionStep = Judge | Decide | AskLook | AskRepair | AskWords | StopStudy | ConcludeStudy | BuildReport
 """What needs no run any more."""
 Step = (
     PlanStudy

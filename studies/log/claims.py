@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import Any, get_args
 
 from studies.log.entries import (
+    AbandonedIssue,
     ApprovalAnswer,
     Decision,
     LoggedAmendment,
@@ -97,8 +98,10 @@ def _plan_noise(study: StudyState, event: Event, plan: NoisePlan, hash: str, sec
 
 @rule(EventType.DESIGN_LOCKED)
 def _lock(study: StudyState, event: Event, design: Design, hash: str, file: str) -> None:
-    """A design is fixed: a link of the chain of rounds, which spends what the ledgers give it."""
-    if study.design is not None:
+    """A design is fixed: a link of the chain of rounds, which spends what the ledgers give it; or its code repaired."""
+    if study.design is not None and design.repaired:
+        _abandon(study, event, design)
+    elif study.design is not None:
         raise ImpossibleEvent("a design was locked before; expected one lock per study")
     if study.explores:
         raise ImpossibleEvent("a design was locked in a study that was asked to explore, and to test nothing")
@@ -122,6 +125,30 @@ def _lock(study: StudyState, event: Event, design: Design, hash: str, file: str)
     study.locked_design, study.design_hash, study.lock_file = design, found, file
     study.locked = Stamp(event.seq, event.ts)
     _set_design(study, apply_pilot(design))
+
+
+def _abandon(study: StudyState, event: Event, design: Design) -> None:
+    """Give up what a lock led to, for one that differs in the source of the code which crashed and in its seeds: before
+    any of it was judged, after a turn of the planner that looked at nothing."""
+    crash, before, seeds = study.repairable, study.locked_design, design.seeds
+    if crash is None or before is None or study.lock_file is None or design.repaired != study.design_hash:
+        raise ImpossibleEvent("a lock repairs code; expected an early crash under the one that it names, no verdict")
+    name = before.arm(crash.spec.arm).code
+    code = {**before.code, name: design.code.get(name, "")}
+    same = before.model_copy(update={"code": code, "seeds": seeds, "repaired": design.repaired})
+    if design != same or len(seeds) != len(before.seeds) or code == before.code:
+        raise ImpossibleEvent(f"the lock differs from the one before in more than the source of {name} and its seeds")
+    if not study.seeds_used.isdisjoint(seeds):
+        raise ImpossibleEvent("the lock names seeds of the issue that it repairs; expected fresh ones")
+    if any(run.active for run in study.runs.values()):
+        raise ImpossibleEvent("an attempt of the issue that is repaired runs; expected none")
+    if not any(act.turn == study.repair_turn and not act.tool_calls for act in study.planner_acts):
+        raise ImpossibleEvent(f"expected the turn {study.repair_turn} before it, in which the planner sees no result")
+    runs = {run.run_id: run for run in study.runs_in("confirm")}
+    issue = AbandonedIssue(event.seq, event.ts, before, design.repaired, study.lock_file, crash, runs)
+    study.runs = {key: run for key, run in study.runs.items() if key not in runs}
+    study.abandoned, study.crashed, study.sizing = (*study.abandoned, issue), "", None
+    study.first_launch, study.has_data = None, False
 
 
 def _set_design(study: StudyState, design: Design) -> None:

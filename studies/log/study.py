@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from studies.log.entries import (
     BUDGET_EXHAUSTED,
+    AbandonedIssue,
     ApprovalAnswer,
     Decision,
     LoggedAmendment,
@@ -30,6 +31,7 @@ from studies.log.entries import (
 from studies.records.alpha import ALPHA, AlphaAllocation, AlphaLedgers, Exploration, RoundOutcome
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan
 from studies.records.procedure import Phase, Selection, Sizing
+from studies.records.runs import GENERATED_CODE_FAILED
 from studies.records.verdict import Ended, PlannerMessage, Verdict
 
 StudyStatus = Literal["planning", "running", "waiting", "paused", "judged", "concluded", "stopped"]
@@ -42,6 +44,8 @@ PAPERS: Final = "papers"
 """Key of the settings, and name of a folder: the texts that a planner may read, by name with their sha256."""
 LOOK_RULE: Final = "planner at look"
 """The rule of a decision that the planner took after a look at which the table goes on: on with it, or no more runs."""
+REPAIR_RULE: Final = "repair code that crashed early, blind"
+"""The rule of a decision that code which crashed is not repaired."""
 ASK_RULE: Final = "ask on while level and budget tell something"
 """The rule of the decision that no further question is asked."""
 BUDGET_RULE: Final = "stop when the wall-clock budget is used up"
@@ -101,6 +105,10 @@ class RoundState:
     decisions: tuple[Decision, ...] = ()
     decided: Mapping[str, Decision] = field(default_factory=dict)
     vetoed: Mapping[str, Veto] = field(default_factory=dict)
+    crashed: str = ""
+    """The first run that its own code ended under the present lock."""
+    abandoned: tuple[AbandonedIssue, ...] = ()
+    """What was given up of the round's question when its code was repaired, under the locks before the present one."""
     spoken: tuple[int, ...] = ()
     """Numbers of the events that hold what its planner said on the round where the study was stopped."""
     why_asked: str = ""
@@ -244,8 +252,38 @@ class StudyState(RoundState):
     def every_run(self) -> Mapping[str, RunState]:
         """The runs of all rounds, those of rounds that came to no lock included."""
         if not self.rounds_before and not self.given_up:
+            return self.all_runs
+        every = (*self.rounds_before, *self.given_up, self)
+        return {name: run for state in every for name, run in state.all_runs.items()}
+
+    @property
+    def all_runs(self) -> Mapping[str, RunState]:
+        """The runs of this round, those of abandoned issues first: only `runs` feed verdicts."""
+        if not self.abandoned:
             return self.runs
-        return {name: run for state in (*self.rounds_before, *self.given_up, self) for name, run in state.runs.items()}
+        before = {name: run for issue in self.abandoned for name, run in issue.runs.items()}
+        return {**before, **self.runs}
+
+    @property
+    def locks(self) -> tuple[tuple[str, str], ...]:
+        """File and hash of each lock of the round, abandoned ones first."""
+        own = ((self.lock_file, self.design_hash),) if self.lock_file and self.design_hash else ()
+        return (*((issue.file, issue.hash) for issue in self.abandoned), *own)
+
+    @property
+    def repair_turn(self) -> str:
+        """The planner's turn in which it is asked for the next repair."""
+        return f"{self.round}/repair/{len(self.abandoned) + 1}"
+
+    @property
+    def repairable(self) -> RunState | None:
+        """The run whose code may be repaired now, by the lock: it crashed early, as all that crashed did, and nothing
+        that the lock led to was judged."""
+        design, ended = self.locked_design, [r for r in self.runs_in("confirm") if r.code == GENERATED_CODE_FAILED]
+        judged = self.contexts or self.verdicts or self.superseded
+        if not self.crashed or design is None or judged or len(self.abandoned) >= design.repairs:
+            return None
+        return self.runs[self.crashed] if all(run.crashed_early for run in ended) else None
 
     @property
     def answered_by(self) -> tuple[str, ...]:
@@ -258,6 +296,7 @@ class StudyState(RoundState):
         """The seeds that were drawn for this round: for its A/A runs, explorations, screen and claims."""
         design, noise = self.locked_design, self.noise_plan
         seeds: list[int | None] = [seed for tried in self.explorations for seed in tried.plan.seeds]
+        seeds += [seed for issue in self.abandoned for seed in issue.design.seeds]
         if noise is not None:
             seeds += [*noise.seeds, noise.plumbing]
         if design is not None:

@@ -82,7 +82,7 @@ class Findings:
 def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
     """Check the files of every collected run, and each number that follows from them."""
     design = state.locked_design
-    for run in state.runs.values():
+    for run in state.all_runs.values():
         if run.collected is None:
             continue
         snapshot, evaluation = (_load_collected(run, run.collected[kind], folder, findings) for kind in FILES)

@@ -25,6 +25,7 @@ from studies.proof.evidence import FILES, Discrepancy
 from studies.proof.verify import Rows
 from studies.records.alpha import MOST_ROUNDS
 from studies.records.base import canonical
+from studies.records.design import MOST_REPAIRS
 from studies.report.build import PAGES, file_hashes
 
 EVENTS: Final = "events.jsonl"
@@ -46,7 +47,7 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
         lines = (canonical({**row, "payload": json.loads(row["payload"])}) for row in rows)
         for name, text in ((EVENTS, "".join(f"{line}\n" for line in lines)), (README, readme(state))):
             (draft / name).write_text(text, encoding="utf-8", newline="\n")
-        locks = {s.lock_file: s.design_hash for s in state.every_round if s.lock_file and s.design_hash}
+        locks = dict(lock for each in state.every_round for lock in each.locks)
         kept = [run.collected for run in state.every_run.values() if run.collected and run.invalid is None]
         runs = {str(record[kind]["path"]): str(record[kind]["sha256"]) for record in kept for kind in FILES}
         hashes = locks | runs | file_hashes(state.newest_report)
@@ -73,7 +74,7 @@ def read_export(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepan
     Raise StudiesError for no such log, no event in it, or what is no plain file: a link would be read elsewhere, a pipe
     never end."""
     path = folder / EVENTS
-    locks = (lock_name(number) for number in range(1, MOST_ROUNDS + 1))
+    locks = (lock_name(number, repair) for number in range(1, MOST_ROUNDS + 1) for repair in range(MOST_REPAIRS + 1))
     for name in (EVENTS, README, *locks, *PAGES, "figures", "runs"):
         for place in (folder / name, *(folder / name).rglob("*")):
             if place.is_symlink() or (place.exists() and not place.is_file() and not place.is_dir()):
@@ -143,7 +144,7 @@ def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | N
 
 def _files(state: StudyState, folder: Path) -> Sequence[str]:
     """Return the paths of all files that a verification reads, and of figures from before they were hashed."""
-    locks = [each.lock_file for each in state.every_round if each.lock_file]
+    locks = [file for each in state.every_round for file, _ in each.locks]
     runs = [str(run.collected[kind]["path"]) for run in state.every_run.values() if run.collected for kind in FILES]
     report = file_hashes(state.newest_report)
     drawn = sorted(f"figures/{path.name}" for path in (folder / "figures").glob("*.svg")) if report else []

@@ -16,7 +16,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
@@ -121,7 +121,7 @@ def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
     """Compute a verdict again from the events before it, and compare it field by field."""
     stored = Verdict.model_validate({name: event.payload[name] for name in event.payload if name != WORKED})
     place = f"verdict on {stored.hypothesis} (event {event.seq})"
-    blames_lock = stored.verdict == "invalid" and stored.reason.startswith(f"the lock {lock_name(state.round)} ")
+    blames_lock = stored.verdict == "invalid" and stored.reason.startswith(f"the lock {state.lock_file} ")
     outside = stored.reason if blames_lock else None
     name, look, phase = stored.hypothesis, stored.look, stored.phase
     again = judge_hypothesis(state, name, look=look, phase=phase, lock_error=outside, stored=stored)
@@ -224,7 +224,7 @@ def _page(folder: Path, name: str, sha256: str, findings: Findings) -> str | Non
 def _compare(
     made_by: Mapping[str, str] | None, shown: StudyState, folder: Path, pages: Mapping[str, str], findings: Findings
 ) -> None:
-    locks = [each.lock_file for each in shown.every_round if each.lock_file is not None]
+    locks = [file for each in shown.every_round for file, _ in each.locks]
     collected = [run.collected for run in shown.every_run.values() if run.collected is not None]
     rests_on = (*locks, *(str(record[kind]["path"]) for record in collected for kind in FILES))
     if any(drift.place.startswith(rests_on) for drift in findings.drifts):
@@ -303,11 +303,12 @@ def verify(
     if events:
         state = fold(events)  # which events_of has seen through
         for part in state.every_round:
-            name = lock_name(part.round)
-            if part.lock_file is not None and part.lock_file != name:
-                findings.drift("design.locked", f"expected the lock in {name}, found it in {part.lock_file!r}")
-            elif part.lock_file is not None:
-                findings.check("lock", name, lock_error(part, folder))
+            for number, (file, sha256) in enumerate(part.locks):
+                if file != (name := lock_name(part.round, number)):
+                    findings.drift("design.locked", f"expected the lock in {name}, found it in {file!r}")
+                else:
+                    wrong = lock_error(replace(part, lock_file=file, design_hash=sha256), folder)
+                    findings.check("lock", name, wrong)
             check_files(part, folder, findings)
             check_task_seeds(part, findings)
         check_rounds(state, findings)

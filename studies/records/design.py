@@ -296,6 +296,11 @@ class Arm(Record):
         return {name: value for name, value in self.overrides.items() if name not in SLOTS}
 
     @property
+    def code(self) -> str:
+        """The name of its code; no arm has two."""
+        return next(iter(self.slots.values()), "")
+
+    @property
     def slots(self) -> dict[str, str]:
         """The name of what is in each slot that does not hold what is built in."""
         named = {name: str(self.overrides.get(name, BUILT_IN)) for name in SLOTS}
@@ -320,6 +325,9 @@ class Price(Record):
     """Where the estimate comes from, in words."""
 
 
+MOST_REPAIRS: Final = 3
+
+
 class Design(EvolvingRecord):
     """A comparison fixed before data: arms x seeds, one metric, one test, one budget, and what follows from what. With
     a `screen`, `arms` holds the control alone and `hypotheses` is empty: the locked rule of the screen finds the arms,
@@ -328,7 +336,7 @@ class Design(EvolvingRecord):
     added_fields: ClassVar = frozenset({
         "code", "promise", "noise", "looks", "equivalence_margin", "multiplicity", "screen", "replication", "watchdog",
         "decision_table", "counted_as_worst", "most_excluded", "collapse", "scope_reached", "shared_seeds",
-        "environments", "inquiry", "pilot", "spending", "start", "built_in",
+        "environments", "inquiry", "pilot", "spending", "start", "built_in", "repairs", "repaired",
     })  # fmt: skip
 
     question: str
@@ -356,6 +364,10 @@ class Design(EvolvingRecord):
     """Source of all code that arms name: Python, run in containers, or an expression behind `=`."""
     built_in: Mapping[str, Source] = {}
     """What is in these slots of the other arms, as Python; for people, and run nowhere."""
+    repairs: int = Field(default=0, ge=0, le=MOST_REPAIRS)
+    """How often code that crashes early in training may be repaired, with all arms begun anew."""
+    repaired: str = ""
+    """Hash of the lock whose code it repairs, to which it is equal but for that source and the seeds."""
     promise: PowerTarget | None = None
     """What it can see; None for a design that promised nothing."""
     noise: Noise | None = None

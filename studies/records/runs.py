@@ -63,6 +63,9 @@ MODEL_CHANGED = "model_changed"
 """The folder of the run's model held something else than when the study named it. In no class, as for evidence: who
 changes what is trained must not choose the runs."""
 
+CODE_REPAIRED = "code_repaired"
+"""A run that was given up because code of its question was repaired and all arms began anew."""
+
 NOT_MEASURABLE = "not_measurable"
 """The files of a whole run do not hold what its metric is read off, such as a fact that some plays do not say. In no
 class: which plays lack it may well be the arm's doing."""
@@ -70,7 +73,7 @@ class: which plays lack it may well be the arm's doing."""
 INVALID_CODES: tuple[str, ...] = (
     *EXCLUDED_CODES, *WORST_CODES, GENERATED_CODE_FAILED, *EVIDENCE_CODES, MODEL_CHANGED, NOT_MEASURABLE,
 )  # fmt: skip
-"""Every code of an INVALID run."""
+"""Every code of an INVALID run of a verdict."""
 
 ENGINE_GONE = "engine_gone"
 """An attempt that lost the container engine."""
@@ -86,6 +89,11 @@ WITHIN_REACH_OF_CODE = frozenset({
 })  # fmt: skip
 """Ends that code in a client may bring about. A run with generated code gets no other try after one of them: else the
 code could give up tries that go badly, and keep the best of several."""
+CRASHES = frozenset({"client_died", "client_stopped", "client_out_of_memory", "client_timeout"})
+"""Ends by which code in a client shows that it does not work: it raised, hung, or gave what is no finite number."""
+EARLY: Final = 0.5
+"""Up to which share of a run's steps its crash may be repaired. Code that ended its run once that goes badly would
+choose among issues of a question: before half of the training it gains nothing by it (docs/slots.md)."""
 NOISE_ARM: Final = "aa"
 """The one arm of A/A runs."""
 PLUMBING_ARM: Final = "zero-lr"

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from difflib import unified_diff
+from itertools import pairwise
 from statistics import fmean
 from typing import Final
 
@@ -270,6 +271,11 @@ def code_section(state: StudyState, design: Design, id: str) -> Section | None:
             usual = design.built_in[slot].splitlines()
             changes = unified_diff(usual, source.splitlines(), "built-in", name, lineterm="")
             blocks += [Text("Against what is built in:"), Text("\n".join(changes), "source")]
+    sources = [*(issue.design.code for issue in state.abandoned), design.code]
+    for issue, (before, after) in zip(state.abandoned, pairwise(sources), strict=True):
+        crashed, mended = (source[issue.name].splitlines() for source in (before, after))
+        changes = unified_diff(crashed, mended, "crashed", "repaired", lineterm="")
+        blocks += [Text(f"The code {issue.describe()}. What was repaired:"), Text("\n".join(changes), "source")]
     return section("Generated code", *blocks, id=id)
 
 
