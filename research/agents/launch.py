@@ -153,14 +153,14 @@ async def run_in_process(
             await agent.end()
 
 
+@dataclass(eq=False)
 class ContainerAgent:
     """A container; the calls to its engine are made in a thread."""
 
-    def __init__(self, handle: ContainerHandle, thread: EngineThread, gateway: Gateway) -> None:
-        self._handle = handle
-        self._thread = thread
-        self._gateway = gateway
-        self._seen = ""
+    _handle: ContainerHandle
+    _thread: EngineThread
+    _gateway: Gateway
+    _seen: str = ""
 
     async def wait(self) -> Exit | None:
         return await self._thread.do(self._handle.wait, LOOK_S)

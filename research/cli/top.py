@@ -10,7 +10,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -58,15 +58,13 @@ class TopFrame:
 
 
 class Watcher:
-    """Looks at one server, again and again; `now` counts seconds."""
+    """Looks at one server, again and again."""
 
-    def __init__(self, url: str, client: SwarmClient, now: Callable[[], float] = time.monotonic) -> None:
-        self._url = url
-        self._client = client
-        self._now = now
+    def __init__(self, url: str, client: SwarmClient) -> None:
+        self._url, self._client = url, client
         self._seen: object = None
         self._frame: TopFrame | None = None
-        self._heard = now()
+        self._heard = time.monotonic()
 
     def poll(self) -> TopFrame:
         """Return what there is now; raise Unreachable where it never answered."""
@@ -76,8 +74,8 @@ class Watcher:
         except Unreachable:
             if self._frame is None:
                 raise
-            return replace(self._frame, silent_s=max(self._now() - self._heard, 0.1))
-        self._heard = self._now()
+            return replace(self._frame, silent_s=max(time.monotonic() - self._heard, 0.1))
+        self._heard = time.monotonic()
         self._frame = TopFrame(self._url, snapshot, first, steps)
         return self._frame
 

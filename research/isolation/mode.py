@@ -43,18 +43,15 @@ class EngineThread:
 
     async def do(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a call returns; it is not made if its caller is cancelled while it waits for its turn."""
-        return await self._submit(call, *args, **kwargs)
+        return await asyncio.wrap_future(self._thread.submit(self._call, call, *args, **kwargs))
 
     async def do_shielded(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do the same; the call is made even if its caller is cancelled while it waits for its turn."""
-        return await asyncio.shield(self._submit(call, *args, **kwargs))
+        return await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._call, call, *args, **kwargs)))
 
-    def _submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        def made() -> T:
-            with self._errors():
-                return call(*args, **kwargs)
-
-        return asyncio.wrap_future(self._thread.submit(made))
+    def _call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._errors():
+            return call(*args, **kwargs)
 
     def close(self) -> None:
         self._thread.shutdown()

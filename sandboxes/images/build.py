@@ -35,7 +35,7 @@ from packaging.utils import canonicalize_name
 from sandboxes.docker.archive import write_tar
 from sandboxes.docker.engine import ContainerEngine, EngineMissing, EngineRefusal, wrap_errors
 from sandboxes.shim import write_atomic
-from sandboxes.spec import SandboxError, hold_lock
+from sandboxes.spec import SandboxError
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -331,11 +331,8 @@ def client_image(
     if (present := identity(engine, tag)) is not None:
         return Image(present, tag, base)
     below = _packages_image(engine, found, pins, note)
-    with hold_lock(cache):  # of two that are made at once, one would lose its tag to the other
-        if (present := identity(engine, tag)) is None:
-            note(f"building the client image over {base}")
-            present = build(engine, compile_tree(engine, found, own), below, tag, {"ajet.client": content})
-    return Image(present, tag, base)
+    note(f"building the client image over {base}")
+    return Image(build(engine, compile_tree(engine, found, own), below, tag, {"ajet.client": content}), tag, base)
 
 
 def build(engine: ContainerEngine, files: Tree, below: str, tag: str, labels: Mapping[str, str]) -> str:
