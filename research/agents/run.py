@@ -1,14 +1,11 @@
 """A user's agent on a swarm server, from its place to its end; with --restart and --reload one client after the other.
 
-The agent's output goes to stderr as it comes, and the job's progress beside it, so that stdout is free for the
-result. An interrupt ends the agent first, and its open episodes are given up.
+The agent's output goes to stderr as it comes, and the job's progress beside it, so that stdout is free for the result.
 
-With --restart each client is a process, or a container, of its own. What a dead one left open is given up at once, so
-that the next one begins with those very places. Bad input ends it, and so does the job's end.
-
-With --reload a save ends the client, once what the old code has open is fenced (`code_changed`), and the new code plays
-in the next one. Nothing of the old code is trained after that unless it had ended before. An edit that cannot be loaded
-plays nothing until the next save.
+With --restart what a dead client left open is given up at once, so that the next one begins with those very places. Bad
+input ends it, and so does the job's end. With --reload a save ends the client, once what the old code has open is
+fenced (`code_changed`), and the new code plays in the next one. An edit that cannot be loaded plays nothing until the
+next save.
 """
 
 from __future__ import annotations

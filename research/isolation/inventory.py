@@ -1,13 +1,8 @@
 """The sandboxes of this installation: listed and pruned.
 
-Listing changes no container: one that ended is collected by whoever polls its handle. The engine's labels tell of what
-the engine still has; what ended, or never started, is in its folder alone.
-
-What sandboxes left behind in an engine and nobody needs: found by this installation's labels and records alone.
-
-Nothing that runs within its time is touched, no folder of a sandbox (they are the record), and no image that a
-container or an unfinished study of this installation names. Another installation that shares an image with this one
-and has no container of it makes it again when it needs it.
+Listing changes no container: one that ended is collected by whoever polls its handle. Pruned is what nobody needs, by
+this installation's labels and records alone: nothing that runs within its time, no folder of a sandbox (they are the
+record), and no image that a container or an unfinished study of this installation names.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What a Prefect server is told of a machine's worker, and flow runs that nobody drives.
 
-Told are a pool, a deployment with its form, and an automation; telling it again keeps what people changed (schedules,
-the automation, the pool's limit). A study that is handed over, or that was left, goes on in its own flow run, which is
-put back in line; a new one is made only where the server lost it. A wish to go on is the time somebody asked (None
-where a worker takes up by itself); a later stop or pause stays, and so does what a terminal took back.
+Told are a pool, a deployment with its form, and an automation; telling it again keeps what people changed. A study that
+is handed over, or that was left, goes on in its own flow run, which is put back in line. A wish to go on is the time
+somebody asked; a later stop or pause stays, and so does what a terminal took back.
 
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
@@ -58,11 +57,9 @@ class UnownedStudies:
     """Looks for them, again and again: a study is read where something was appended since the last look."""
 
     def __init__(self, log: EventLog, home: Home, me: Holder, clock: SteadyClock = suspend_aware_time) -> None:
-        self._log = log
-        self._home = home
+        self._log, self._home = log, home
         self._leases = ControllerLeases(log, clock=clock)
         self._watch = LeaseWatch(self._leases, me)
-        self._me = me
         self._known: dict[str, tuple[str, StudyLog, StudyState | None]] = {}
         """By study its head, its log, of which only what is new is read, and its state where it is the worker's."""
 
@@ -256,10 +253,7 @@ class StudyFlowRuns:
     def __init__(
         self, home: Home, log: EventLog, warn: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._home = home
-        self._log = log
-        self._warn = warn
-        self._clock = clock
+        self._home, self._log, self._warn, self._clock = home, log, warn, clock
         self._unowned = UnownedStudies(log, home, Holder.here(home.path))
         self._seen: dict[str, tuple[UUID, float]] = {}
         """By study, the state of its flow run, and since when it was seen in it."""

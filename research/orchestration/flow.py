@@ -1,10 +1,9 @@
 """The flow of a study: begin it or take it up, and drive it until it is over, left, or waits for a person.
 
-Prefect's worker runs it by `prefect flow-run execute`, in as many processes as the study takes, and one flow run is the
-study for its whole life: Retry, Resume and whoever reschedules it come back to the same study. The tick loop is the
-controller's, as under `ajet research`; rows and artifacts are told by a thread. A process that has nothing under way
-and waits for a person suspends its flow run and ends, so that the worker's place is free. SIGTERM leaves the study as
-it is, which Prefect's executor then puts back in line, and stops it where Cancel was clicked.
+Prefect's worker runs it by `prefect flow-run execute`, in as many processes as the study takes. The tick loop is the
+controller's, as under `ajet research`. A process that has nothing under way and waits for a person suspends its flow
+run and ends, so that the worker's place is free. SIGTERM leaves the study as it is, which Prefect's executor then puts
+back in line, and stops it where Cancel was clicked.
 
 The last state is set here and the engine told that it was: an engine that was ever asked to suspend proposes none.
 """

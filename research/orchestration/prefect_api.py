@@ -1,13 +1,11 @@
 """The client of a Prefect server: the deployment, one flow run, and what users did there.
 
 A study is one flow run for its whole life, of the deployment `ajet-research`, which is named after this machine and
-this installation's folder, as a study goes on where its folder is; its id is kept there, in `prefect.json`. A study
-that a terminal drives belongs to the deployment too, even without a worker, because Prefect offers Cancel, Suspend and
-Retry for runs of deployments only.
+this installation's folder; its id is kept in the study's folder, in `prefect.json`. A study that a terminal drives
+belongs to the deployment too, because Prefect offers Cancel, Suspend and Retry for runs of deployments only.
 
-Reconciling: what UI and log agreed on last is remembered, and the side that differs has changed. A change in the UI is
-a user's action, which the study follows; where both changed, the action goes first. A server that is away is waited
-for.
+Reconciling: what UI and log agreed on last is remembered, and the side that differs has changed. Where both changed,
+the user's action goes first.
 
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """

@@ -1,13 +1,9 @@
 """What a study shows at Prefect: rows, log lines, artifacts and the form of its question.
 
 A thread finds or starts the server and refreshes the study's flow run every few seconds: it reads the run's state and
-the study's log, reconciles both and publishes what is new. A user's action becomes an event of the log, as with the
-command line. A study never waits for Prefect or fails with it: errors are one line and are retried; only a study that
-is over waits, for a bounded time, to show its end. A flow run that Prefect's engine executes is ended by its own
-process (`research.orchestration.flow`), one of a terminal's study here.
-
-A question for approval is a form on the study's own flow run, which is paused with keys that follow from the question.
-Its fields are filled with `wait`: Resume without reading answers nothing.
+the study's log, reconciles both and publishes what is new. A study never waits for Prefect or fails with it: errors are
+one line and are retried; only a study that is over waits, for a bounded time, to show its end. A flow run that
+Prefect's engine executes is ended by its own process (`research.orchestration.flow`), one of a terminal's study here.
 
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
@@ -76,9 +72,7 @@ class Projection:
     """
 
     def __init__(self, flow_run: prefect_api.FlowRun, begun: StudyState, folder: Path, *, told: bool) -> None:
-        self.flow_run = flow_run
-        self._begun = begun
-        self._folder = folder
+        self.flow_run, self._begun, self._folder = flow_run, begun, folder
         self._state: StudyState | None = None
         self._rows: dict[str, task_rows.TaskRow] = {}
         self._versions: dict[str, Hashable] = {}
@@ -265,13 +259,10 @@ class PrefectView:
         self.url: str | None = None
         self.own = False
         """Whether the server is one that `ajet up --stop` ends."""
-        self._home = home
-        self._begun = begun
-        self._say = ignore_disk_full(say)
-        self._warn = ignore_disk_full(warn)
+        self._home, self._begun, self._executed = home, begun, executed
+        self._say, self._warn = ignore_disk_full(say), ignore_disk_full(warn)
         self._over = threading.Event()
         self._error: BaseException | None = None
-        self._executed = executed
         self._trouble = Trouble(
             self._warn,
             lambda error: f"Prefect's view is interrupted ({describe_error(error)}); the study goes on without it",

@@ -1,10 +1,9 @@
-"""The Prefect server: a local one of the installation, or one that is named.
+"""The Prefect server: a local one of the installation, or one that is named by PREFECT_API_URL.
 
 The local one is started once per installation, found again and stopped on request; it outlives the command that
-started it, so that a finished study can still be looked at. It binds loopback, lets in who has its password (whoever
-reaches its port could have it run flows), takes no page of another origin, sends no telemetry, and keeps its database
-in the installation's folder, or where PREFECT_API_DATABASE_CONNECTION_URL says (PostgreSQL, for studies of days); what
-else the environment says of Prefect's server, it does. One named by PREFECT_API_URL is used instead when it answers.
+started it. It binds loopback, lets in who has its password (whoever reaches its port could have it run flows), takes no
+page of another origin, sends no telemetry, and keeps its database in the installation's folder, or where
+PREFECT_API_DATABASE_CONNECTION_URL says.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Task runs at Prefect: one row per attempt, with the log's times and its training's lines.
 
-Rows are a pure function of the study's state, with the times of its log, so they are the same whenever told. A lost or
-failed attempt keeps its row; the next try has its own. A flow run that is made later has the rows of all that was.
-
-States are told as events, as Prefect's engine does, because a state set through the API gets the server's time. Many go
-in one request, and their ids follow from their content, so that telling again changes nothing. The server writes them a
-second or two later: what was told just before it went away is in doubt and told again.
+Rows are a pure function of the study's state, so they are the same whenever told. States are told as events, as
+Prefect's engine does, because a state set through the API gets the server's time; their ids follow from their content,
+so that telling again changes nothing. What was told just before the server went away is in doubt and told again.
 
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
@@ -253,8 +250,7 @@ class TaskRuns:
     """The task runs of a flow run."""
 
     def __init__(self, client: SyncPrefectClient, flow_run: UUID) -> None:
-        self._client = client
-        self._flow_run = flow_run
+        self._client, self._flow_run = client, flow_run
         self._told: set[str] = set()
         self.needs_resend = False
         """Whether the server was away since rows were put, so that all of them are to be put again."""

@@ -186,8 +186,7 @@ class ContainerHandle(FolderHandle):
 
     def __init__(self, sandbox: DockerSandbox, name: str) -> None:
         super().__init__(sandbox.root / name)
-        self._sandbox = sandbox
-        self._engine = sandbox.engine
+        self._sandbox, self._engine = sandbox, sandbox.engine
         self._container = launch.container_name(name, sandbox.installation)
 
     def poll(self) -> Exit | None:

@@ -236,11 +236,7 @@ class Egress:
     def __init__(
         self, allow: Sequence[Destination], log: Path, count: Callable[[str], None], most: int, resolve: Resolve
     ) -> None:
-        self._allow = tuple(allow)
-        self._log = log
-        self._count = count
-        self._most = most
-        self._resolve = resolve
+        self._allow, self._log, self._count, self._most, self._resolve = tuple(allow), log, count, most, resolve
         self._open: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager

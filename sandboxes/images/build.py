@@ -1,14 +1,12 @@
 """Images: base, client and derived, by `docker build` from reproducible trees of files.
 
-Equal trees are equal tars, byte for byte: regular files only, with order, owners and times that never vary. Files are
-compiled with the image's own Python and unchecked hashes, as times are not kept and a read-only root must start without
-compiling.
+Equal trees are equal tars, byte for byte, compiled with the image's own Python and unchecked hashes, as times are not
+kept and a read-only root must start without compiling.
 
 The client image holds our process 1, the light client and its packages (at the very versions installed here), no torch
-and no server. It is made of copies, needs no network, and its tag names what went in. Packages are a layer image of
-their own. A derived image adds plain requirements of a requirements.txt. Packages come by this machine's pip as built
-wheels, and none of their code runs here. Equal lines over an equal parent are the same image even when newer versions
-have appeared: pin what must not vary.
+and no server; its tag names what went in. A derived image adds plain requirements of a requirements.txt. Packages come
+by this machine's pip as built wheels, and none of their code runs here. Equal lines over an equal parent are the same
+image even when newer versions have appeared: pin what must not vary.
 """
 
 from __future__ import annotations
