@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from research.cli.app import Json, answer, columns, console
+from research.cli.app import Json, answer, console, make_table
 from research.errors import BadInput, ModelFailed, NotReady
 from research.installation.base_job import python_of, read_job, require_backend
 from research.installation.home import Home
@@ -149,7 +149,7 @@ def shares(
         metrics, trained = client.status().metrics, client.job()
         rows = [_stream_row(stream, metrics, trained) for stream in found]
     none = "no stream has played yet, and the job gives no shares"
-    table = columns(_HEADER, [_cells(row) for row in rows])
+    table = make_table(_HEADER, map(_cells, rows))
     answer(json, {"changed": bool(wanted), "streams": rows}, table if rows else none)
 
 

@@ -7,7 +7,6 @@ record), and no image that a container or an unfinished study of this installati
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Literal, cast
 
 from research.installation.home import Home
 from research.isolation.client_image import last_image, list_image_tags
+from research.text import did_you_mean
 from sandboxes import DockerSandbox, Exit, ExitReason, Handle, ProcessSandbox, SandboxError
 from sandboxes.docker import launch
 from sandboxes.docker.container import OVERDUE_S
@@ -87,8 +87,7 @@ def find_sandbox(home: Home, engine: ContainerEngine | None, name: str) -> Sandb
         raise SandboxError(
             f"expected one sandbox whose name begins with {name!r}; found {', '.join(fitting[:3])}{more}"
         )
-    near = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0.5))
-    hint = f"; near: {near}" if near else "; `ajet sandbox ls --all` lists them"
+    hint = did_you_mean(name, known) or "; `ajet sandbox ls --all` lists them"
     raise SandboxError(f"expected the name of a sandbox of this installation; found {name[:80]!r}{hint}")
 
 

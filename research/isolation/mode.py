@@ -30,7 +30,10 @@ T = TypeVar("T")
 
 
 class EngineThread:
-    """The one thread of calls to an engine; each is made within `errors`, which may translate its errors."""
+    """The one thread of calls to an engine, whose SDK blocks: those about a container have an order.
+
+    Each is made within `errors`, which may translate its errors.
+    """
 
     def __init__(self, errors: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
         self._errors = errors
@@ -38,15 +41,18 @@ class EngineThread:
 
     async def do(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a call returns; it is not made if its caller is cancelled while it waits for its turn."""
-        return await asyncio.wrap_future(self._thread.submit(self._call, call, *args, **kwargs))
+        return await self._submit(call, *args, **kwargs)
 
     async def do_shielded(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do the same; the call is made even if its caller is cancelled while it waits for its turn."""
-        return await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._call, call, *args, **kwargs)))
+        return await asyncio.shield(self._submit(call, *args, **kwargs))
 
-    def _call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._errors():
-            return call(*args, **kwargs)
+    def _submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        def made() -> T:
+            with self._errors():
+                return call(*args, **kwargs)
+
+        return asyncio.wrap_future(self._thread.submit(made))
 
     def close(self) -> None:
         self._thread.shutdown()
