@@ -404,7 +404,6 @@ class Supervisor:
                 await asyncio.gather(self._saved, return_exceptions=True)
 
     async def _handle_end(self, ended: AgentResult, lived_s: float) -> AgentResult | None:
-        """Return the run's end, or None once another client is to be started."""
         bad_input = ended.exit.reason == "error" and ended.exit.code == BAD_INPUT
         restart = self._run.request.asked.restart
         failed = ended.exit.reason not in ("finished", "timeout") and ended.exit.code != LOST
@@ -433,7 +432,6 @@ class Supervisor:
         return None
 
     async def _wait_for_save(self, ended: AgentResult) -> AgentResult | None:
-        """Wait for the next save; return the end where others finish the job meanwhile, or the time is over."""
         assert self._saved is not None
         write_output("ajet: nothing is played by this client until the next save\n")
         while not self._saved.done():

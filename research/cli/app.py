@@ -102,7 +102,6 @@ class LazyGroup(TyperGroup):
 
 
 def commands(module: str, *names: str) -> dict[str, LazyCommand]:
-    """Return the commands of a module whose functions have their names."""
     return {name: LazyCommand(module, name) for name in names}
 
 
@@ -393,5 +392,4 @@ def make_table(
 
 
 def make_facts(facts: Iterable[tuple[str, str | Text]]) -> Table:
-    """Return a line for each fact: its name, and what is so."""
     return make_table(("", ""), ((Text(name, "dim"), text) for name, text in facts), wraps=("",), show_header=False)

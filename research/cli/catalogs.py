@@ -79,7 +79,6 @@ def explanations() -> list[dict[str, Any]]:
 
 
 def _all_fields(model: type[BaseModel], prefix: str) -> list[dict[str, Any]]:
-    """Return a model's fields, and after them those of the models that are values of one."""
     rows: list[dict[str, Any]] = []
     for name, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)

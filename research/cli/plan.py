@@ -205,7 +205,6 @@ def _design(seen: PlanPreview) -> Iterator[Text]:
 
 
 def _evaluations(seen: PlanPreview) -> Iterator[Text]:
-    """Yield how many episodes an evaluation has, why, and what the design would be with others."""
     if not seen.evaluations:
         return
     priced = {

@@ -256,7 +256,6 @@ def conduct(
 
 
 def require_detachable(*, prefect: bool) -> None:
-    """Raise BadInput where a study cannot be handed to a worker as it is asked for."""
     if not prefect:
         raise BadInput(
             "expected --detach without --no-prefect, as it is through Prefect that the worker is given a study; leave "

@@ -68,7 +68,6 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
 
 
 def _explored_json(state: StudyState) -> Iterator[dict[str, Any]]:
-    """Yield what became of each arm of a study that explored: success on search tasks, what it was scored, seconds."""
     assert state.explored is not None
     runs = {run.spec.arm: run for run in state.runs_in("explore")}
     metric = state.explored.metric
@@ -84,12 +83,10 @@ def _explored_json(state: StudyState) -> Iterator[dict[str, Any]]:
 
 
 def round_number(state: StudyState) -> dict[str, Any]:
-    """Return the entry that says of which round something is; none in a study of one round."""
     return {} if state.most_rounds == 1 else {"round": state.round}
 
 
 def round_progress(state: StudyState) -> dict[str, Any]:
-    """Return which round a study is in, of at most how many; nothing for a study of one round."""
     return {} if state.most_rounds == 1 else {"round": state.round, "most_rounds": state.most_rounds}
 
 
@@ -171,7 +168,6 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
 
 
 def _describe_explored(entry: Mapping[str, Any]) -> str:
-    """Return how one run went, in a line."""
     if entry["before"] is None or entry["after"] is None:
         return f"{entry['arm']}: {entry['status']}"
     said = f"{entry['arm']}: {entry['before']:.3f} → {entry['after']:.3f} of search tasks, in {entry['seconds']:.0f} s"

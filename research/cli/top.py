@@ -195,8 +195,6 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
 
 
 def _format_evaluation(status: Status) -> str:
-    """Return the last evaluation of `eval_every`, and the best; the latter's score is optimistic."""
-
     def format_score(evaluation: EvaluationSummary) -> str:
         score = evaluation.reward if evaluation.success is None else evaluation.success
         return f"{score:.3g} at step {evaluation.step}"
@@ -292,7 +290,6 @@ def _curves(frame: TopFrame, width: int) -> Iterator[Text]:
 
 
 def _tables(snapshot: Snapshot) -> Iterator[RenderableType]:
-    """Yield the streams, the clients and the last drops, each table without a row where there is none."""
     streams = sorted(snapshot.streams[: _MOST["streams"]], key=lambda stream: stream.name)  # each stays in its row
     yield from _table(
         ("stream", "share", "groups", "whole", "trained", "in play", "lacking"),

@@ -151,7 +151,6 @@ class MachineSlots:
             self._own = [row for row in self._own if row not in rows]
 
     def _is_abandoned(self, row: SlotRow) -> bool:
-        """Return whether a row of another study on this machine is nobody's any more."""
         if row.slot is None:
             return self._controllers.is_gone(row.study)
         own = row.home == str(self._home.path)

@@ -78,7 +78,6 @@ def _image_lock(home: Home) -> Iterator[None]:
 
 
 def list_image_tags(home: Home) -> list[str]:
-    """Return the tags of all client and derived images that this installation ever used."""
     return list(_read_record(home).get("made", ()))
 
 

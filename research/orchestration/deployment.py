@@ -84,7 +84,6 @@ class UnownedStudies:
                 yield state
 
     def forget(self, study: str) -> None:
-        """Pass a study over until something is appended to it."""
         self._known[study] = self._known[study][0], StudyLog(self._log, study), None
 
     def _is_unowned(self, study: str) -> bool:
@@ -236,7 +235,6 @@ _IN_VAIN: Final = "its process ended again and again before anything was begun; 
 
 
 def find_begun(studies: Iterable[str], flow_run: UUID) -> str | None:
-    """Return the study that a flow run began by its form: it is named after the end of its id."""
     return next((study for study in studies if study.endswith(f"-{flow_run_token(flow_run)}")), None)
 
 
@@ -355,7 +353,6 @@ class StudyFlowRuns:
         return sum(older.is_crashed() and older.timestamp > last for older in states) < MOST_FRUITLESS
 
     def _lasts(self, state: StudyState, at_prefect: State[Any]) -> bool:
-        """Return whether a flow run is in its state for so long that no worker or executor is busy with it."""
         now, busy = self._clock(), at_prefect.is_pending() or at_prefect.is_cancelling()
         before, since = self._seen.get(state.id, (None, now))
         if before != at_prefect.id:

@@ -192,7 +192,6 @@ class FlowRunExecution:
             return self._drive(study, planner, isolation, lease)
 
     def _take_lease(self, study: str, leases: ExitStack) -> ControllerLease:
-        """Take the study's lease, once a controller that ends has given it back; raises LeaseHeld."""
         began = time.monotonic()
         while True:
             try:
@@ -204,7 +203,6 @@ class FlowRunExecution:
             time.sleep(LOOK_S)
 
     def _adopt(self, study: str) -> None:
-        """Make this the study's flow run, and close the one that it had before."""
         before = read_note(self.home, study)
         if before == self.flow_run.id:
             return
@@ -256,7 +254,6 @@ class FlowRunExecution:
 
 
 def _find_study(log: EventLog, flow_run: UUID, named: str | None) -> str | None:
-    """Return the study that a flow run is to go on with: the named one, or that which it began before."""
     if named is not None:
         return find_study(log, named)
     return find_begun(log.studies(), flow_run)
@@ -333,7 +330,6 @@ def _report_end(flow_run: FlowRun, begun: PrefectFlowRun, end: SessionEnd, *, te
 
 
 def _redirect_output(path: Path) -> None:
-    """Have this process, and those it starts, write to a file: the worker's pipe ends with the worker."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         for stream in (sys.stdout, sys.stderr):

@@ -91,7 +91,6 @@ def find_deployment(client: SyncPrefectClient, home: Home) -> DeploymentResponse
 
 
 def read_note(home: Home, study: str) -> UUID | None:
-    """Return the flow run that the note in a study's folder names; None for none."""
     try:
         note: Any = read_json(home.study(study) / "prefect.json")
         return UUID(note["flow_run"])

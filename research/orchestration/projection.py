@@ -123,7 +123,6 @@ class Projection:
     def _training_lines(
         self, round: int, run: RunState, attempt: AttemptState
     ) -> Iterator[tuple[str, task_rows.TrainingLine]]:
-        """Yield what an attempt's own files say of its progress."""
         folder = AttemptFolder(attempt_in(self._folder, run.run_id, attempt.number))
         lines = list(task_rows.tracking_lines(attempt, folder, self._folder))
         if (progress := read_progress(folder)) is not None:
@@ -131,7 +130,6 @@ class Projection:
         yield from ((task_rows.attempt_key(run, attempt.number, round), line) for line in lines)
 
     def _show(self, artifact: StudyArtifact) -> None:
-        """Publish an artifact, named as Prefect allows, unless it did not change."""
         name = artifact.name
         if self._versions.get(name) == artifact.version:
             return

@@ -186,7 +186,6 @@ def client_environment(folder: Path) -> dict[str, str]:
 
 
 def client_settings(folder: Path) -> dict[str, str]:
-    """Return what is read when prefect is first imported."""
     return {
         **_QUIET,
         "PREFECT_HOME": str(folder),
@@ -213,7 +212,6 @@ def stop_server(folder: Path, *, grace_s: float = 10.0) -> bool:
 
 
 def _end_leftovers(known: Mapping[str, Any]) -> bool:
-    """End what a killed server left, which may listen where it did; return whether there was anything."""
     leader = known["pid"]
     if not _holder(known).shares_host(Holder.here(Path())):  # of another boot
         return False
@@ -334,7 +332,6 @@ def _group_of(pid: int) -> int | None:
 
 
 def _port_of(url: str) -> int:
-    """Return the port of a server that was here before: pages that are open find it again."""
     return int(url.rpartition(":")[2])
 
 

@@ -101,7 +101,6 @@ def reopen_row(row: TaskRow, begun: StudyState) -> TaskRow:
 
 
 def cancel_row(row: TaskRow, at: str) -> TaskRow:
-    """Return how a row stands that was planned, and is not any more."""
     return row if not row.open else row.add_state("CANCELLED", "Not needed", at, "the study came to need it no more")
 
 
@@ -267,7 +266,6 @@ class TaskRuns:
         self.needs_resend = False
 
     def log(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
-        """Add lines to the logs of task runs, by their rows' keys; the flow run's own log does not show them."""
         self._client.create_logs(
             {"name": "training", "level": logging.INFO, "task_run_id": str(self._id(key)), "message": line.text,
              "timestamp": line.at.isoformat()}

@@ -306,7 +306,6 @@ class Egress:
             await asyncio.gather(early, return_exceptions=True)  # nobody else may read before
 
     async def _reach(self, outgoing: OutgoingConnection, early: asyncio.Task[bytes]) -> Ends | None:
-        """Return a connection to where an agent may go; None if the agent, read meanwhile, goes away before."""
         if not any(entry.covers(outgoing.host, outgoing.port) for entry in self._allow):
             raise outgoing.refuse("not on the list", f"{outgoing.host}:{outgoing.port} is not on the allow-list")
         connecting = asyncio.create_task(self._connect(outgoing))
@@ -336,7 +335,6 @@ class Egress:
         raise last
 
     async def _find_addresses(self, outgoing: OutgoingConnection) -> Sequence[Address]:
-        """Return the addresses that may be connected to. Raises RequestRejected, and OSError when the name has none."""
         host = outgoing.host
         if not isinstance(host, str):
             return [host]  # covered, so an entry is this very address
@@ -425,7 +423,6 @@ async def _splice(outgoing: OutgoingConnection, agent: Ends, server: Ends, early
 
 
 async def _announced(pieces: AsyncIterator[bytes], length: int) -> AsyncIterator[bytes]:
-    """Yield the body that a head announced, and no more."""
     while length:
         if (piece := await anext(pieces, None)) is None:
             raise RequestRejected(400, "malformed", "the body ended early")

@@ -338,7 +338,6 @@ class ReverseProxy:
             return refused.response()
 
     async def _check(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Check a request and send it on; a body that is judged is written again from its value."""
         if not self._given:
             raise RequestRejected(403, "no_server", "no swarm server is given to this sandbox")
         length, asked = _parse_head(request)
@@ -368,7 +367,6 @@ class ReverseProxy:
 
     @contextmanager
     def _reserve(self, size: int) -> Iterator[None]:
-        """Count the bytes of a request; raise RequestRejected where all requests have too many."""
         if self._bytes + size > MOST_BYTES_AT_ONCE:
             most = f"expected at most {MOST_BYTES_AT_ONCE} bytes of requests that are not answered yet"
             raise RequestRejected(503, "too_much_at_once", f"{most}; wait for some of the answers, then try again")
@@ -493,7 +491,6 @@ def _require_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _awaits_sign(request: web.BaseRequest) -> bool:
-    """Return whether a client waits for a sign before it sends its body."""
     return request.version == HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue"
 
 

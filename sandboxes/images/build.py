@@ -144,7 +144,6 @@ def last_line(container: Container) -> str:
 
 
 def _ask(engine: ContainerEngine, name: str, identity: str) -> dict[str, Any]:
-    """Return what the Python of a base image says of itself; raise SandboxError for one that cannot be a base."""
     with wrap_errors(engine, f"looking at image {name}"):
         volumes = (engine.client.images.get(name).attrs["Config"] or {}).get("Volumes")
     if volumes:
@@ -211,7 +210,6 @@ def compile_tree(engine: ContainerEngine, base: BaseImage, tree: Tree) -> dict[s
 def _compile(
     engine: ContainerEngine, base: BaseImage, tree: Tree, folder: str, options: Sequence[str]
 ) -> dict[str, bytes]:
-    """Return what the base's Python compiles in a folder, to which a tree is added, by path from the image's root."""
     with python_in(engine, base.id, *_COMPILE, *options, folder) as container:
         if tree:
             container.put_archive("/", write_tar(tree, 0o644))
@@ -270,7 +268,6 @@ def resolve(requirements: Iterable[str], constraints: Iterable[str], base: BaseI
 
 
 def _pip(arguments: Sequence[str], base: BaseImage, target: Path) -> None:
-    """Install into `target` for the base's platform; raise SandboxError with what pip said was wrong."""
     command = [
         sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-compile",
         "--only-binary=:all:", "--implementation", "cp", "--python-version", base.python,
