@@ -150,6 +150,7 @@ def findings(
         ],
         "left_out": collection.left_out,
     }
+    lines: list[Table | Text]
     if shown:
         lines = [make_table(_HEADER, map(_row, shown), wraps=_HEADER[-1:])]
     elif words and collection.findings:

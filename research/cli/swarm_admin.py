@@ -198,11 +198,6 @@ def _stream_row(stream: StreamStatus, metrics: Mapping[str, float], job: Job | N
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        row["name"],
-        "-" if row["share"] is None else f"{row['share']:.1%}",
-        "-" if row["groups_per_batch"] is None else f"{row['groups_per_batch']:.3g}",
-        *(str(row[f"groups_{what}"]) for what in ("played", "open", "trained")),
-        "-" if row["groups_in_last_batch"] is None else str(row["groups_in_last_batch"]),
-        *("-" if row[name] is None else f"{row[name]:.3f}" for name in _MEASURED),
-    )
+    """Return the values of a row as its header names them."""
+    forms = {"share": ".1%", "groups_per_batch": ".3g", **dict.fromkeys(_MEASURED, ".3f")}
+    return tuple("-" if value is None else format(value, forms.get(name, "")) for name, value in row.items())

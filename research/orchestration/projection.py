@@ -106,10 +106,12 @@ class Projection:
     def _put_rows(self, state: StudyState, over: bool) -> None:
         rows = {row.key: task_rows.reopen_row(row, self._begun) for row in task_rows.build_rows(state)}
         if over:
-            rows = {key: task_rows.end_row(row, state.last_ts) for key, row in rows.items()}
+            why = "its flow run ended; `ajet study resume` goes on with the study"
+            rows = {key: task_rows.close_row(row, state.last_ts, "Cancelled", why) for key, row in rows.items()}
         for key, row in self._rows.items():
             if key not in rows:
-                rows[key] = task_rows.cancel_row(row, state.last_ts)
+                why = "the study came to need it no more"
+                rows[key] = task_rows.close_row(row, state.last_ts, "Not needed", why)
         self.flow_run.task_runs.put(rows.values())
         self._rows = rows
         self._write((row.key, line) for row in rows.values() for line in task_rows.state_lines(row))

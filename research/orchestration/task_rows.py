@@ -85,11 +85,8 @@ def build_rows(state: StudyState) -> Iterator[TaskRow]:
                 yield row.add_state("CANCELLED", "Not needed", entry.last_ts, "its round was over without it")
 
 
-def end_row(row: TaskRow, at: str) -> TaskRow:
-    """Return how a row stands once its controller ended: nobody works on what is open."""
-    if not row.open:
-        return row
-    return row.add_state("CANCELLED", "Cancelled", at, "its flow run ended; `ajet study resume` goes on with the study")
+def close_row(row: TaskRow, at: str, name: str, why: str) -> TaskRow:
+    return row.add_state("CANCELLED", name, at, why) if row.open else row
 
 
 def reopen_row(row: TaskRow, begun: StudyState) -> TaskRow:
@@ -98,10 +95,6 @@ def reopen_row(row: TaskRow, begun: StudyState) -> TaskRow:
     if not row.open or not begun.resumed_count or last.at >= datetime.fromisoformat(begun.last_ts):
         return row
     return row.add_state(last.kind, last.name, begun.last_ts, last.message)
-
-
-def cancel_row(row: TaskRow, at: str) -> TaskRow:
-    return row if not row.open else row.add_state("CANCELLED", "Not needed", at, "the study came to need it no more")
 
 
 def attempt_key(run: RunState, number: int, round: int = 1) -> str:
