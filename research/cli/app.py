@@ -166,7 +166,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Autonomous reinforcement-learning research: a topic goes in, a report one can trust comes out.",
 )
 
 

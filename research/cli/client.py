@@ -201,7 +201,7 @@ def agent_file(name: CommandLine) -> str:
 def env(name: Annotated[CommandLine, typer.Argument(help="The command line.")], json: Json = False) -> None:
     """Print an agent.py that has a command line play: its variables and options, and what its job needs.
 
-    Examples:
+    Example:
         ajet client env claude > my_agent/agent.py
     """
     if json:

@@ -242,7 +242,6 @@ def inspect(
     Examples:
         ajet swarm inspect 3f9a1c-0000007
         ajet swarm inspect 3f9a1c-0000007 --html episode.html
-        ajet swarm inspect 3f9a1c-0000007 --json
     """
     at = connect_server(server)
     with SwarmClient(at.url, at.token) as client:

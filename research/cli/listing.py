@@ -50,9 +50,8 @@ def list_studies(json: Json = False) -> None:
 
     What nothing was added to since the last list is not read again; `ajet study verify` reads all of a study.
 
-    Examples:
+    Example:
         ajet study list
-        ajet study list --json
     """
     home, log = open_installation()
     with show_progress(json, "reading studies", lambda line: None):

@@ -342,7 +342,6 @@ def top(
         ajet swarm top
         ajet swarm top --once
         ajet swarm top --server http://10.0.0.7:8700
-        ajet swarm top --json
     """
     at, out = connect_server(server), console()
     width = out.width if out.is_terminal else PIPED_WIDTH

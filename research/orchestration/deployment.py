@@ -226,8 +226,6 @@ CRASHED_S: Final = 15.0
 """How long a flow run stays as it is that has no process: for some seconds the worker is still busy with its end."""
 BEGINNING_S: Final = 120.0
 """The same of one that the worker took, or its executor ends: a process is being started, or a hook runs."""
-_OTHERS_S: Final = 60.0
-"""How long others are waited for that hand a study over at the same time, or tell the server of the worker."""
 _LOOK_S: Final = 0.5
 
 
@@ -363,7 +361,7 @@ class StudyFlowRuns:
 @contextmanager
 def scheduling_lock(home: Home) -> Iterator[None]:
     """Let the worker and a command that hand the same study over look and give one after the other."""
-    with FileLock(home.prefect / "handing.lock", timeout=_OTHERS_S, mode=0o600, fallback_to_soft=False):
+    with FileLock(home.prefect / "handing.lock", timeout=prefect_api.OTHERS_S, mode=0o600, fallback_to_soft=False):
         yield
 
 
@@ -391,7 +389,7 @@ def hand_over(client: SyncPrefectClient, home: Home, log: EventLog, study: str) 
     Raises NotReady where no worker tells the server of itself.
     """
     state = fold(log.read(study))
-    until = time.monotonic() + _OTHERS_S
+    until = time.monotonic() + prefect_api.OTHERS_S
     # A server that lost its database knows no study before the worker has told it what runs here.
     while prefect_api.find_flow_run(client, home, study) is None and not is_registered(client, home):
         if time.monotonic() > until:

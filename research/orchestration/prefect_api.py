@@ -55,8 +55,8 @@ RESEARCH: Final = "ajet-research"
 ENTRYPOINT: Final = "research.orchestration.flow.research"
 TAG: Final = "ajet"
 """On every flow run of ours, so that automations can tell them from others."""
-_OTHERS_S: Final = 60.0
-"""How long others are waited for that make a deployment at the same time."""
+OTHERS_S: Final = 60.0
+"""How long others are waited for that make a deployment, or hand a study over, at the same time."""
 _NO_WORKER: Final = (
     "What `ajet research` and `ajet study resume` drive on this machine. Cancel and Suspend are obeyed; a run that is "
     "begun here waits for a worker: `ajet up --work`."
@@ -76,7 +76,7 @@ def ensure_deployment(client: SyncPrefectClient, home: Home, **content: Any) -> 
     if (deployment := find_deployment(client, home)) is not None:
         return deployment
     home.prefect.mkdir(parents=True, exist_ok=True)
-    with FileLock(home.prefect / "deployments.lock", timeout=_OTHERS_S, mode=0o600, fallback_to_soft=False):
+    with FileLock(home.prefect / "deployments.lock", timeout=OTHERS_S, mode=0o600, fallback_to_soft=False):
         if (deployment := find_deployment(client, home)) is not None:
             return deployment
         content = {"description": _NO_WORKER, "entrypoint": ENTRYPOINT, **content}

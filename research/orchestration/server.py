@@ -63,7 +63,7 @@ def find_named_server(environment: Mapping[str, str] = os.environ) -> str | None
             f"expected no user and password in {SERVER}; found them before {parts.hostname}; take them out, and set "
             f"{AUTH}=USER:PASSWORD instead"
         )
-    if not is_reachable(url):
+    if _ask(f"{url}/api/health") != HTTPStatus.OK:
         raise PrefectUnavailable(
             f"expected a Prefect server at {url}, as {SERVER} names it; found none that answers; start it, correct the "
             "address, or unset it to have one of your own"
@@ -77,10 +77,6 @@ def find_named_server(environment: Mapping[str, str] = os.environ) -> str | None
             f"{AUTH}=USER:PASSWORD as it was started with"
         )
     return url
-
-
-def is_reachable(url: str) -> bool:
-    return _ask(f"{url}/api/health") == HTTPStatus.OK
 
 
 def _ask(url: str, auth: str = "") -> int | None:
@@ -256,7 +252,7 @@ def _start(folder: Path, wanted: int) -> PrefectServer:
 def _wait_until_up(url: str, leader: int, is_there: Callable[[], bool]) -> bool:
     """Wait until a server answers; False when it died before or took too long (a busy machine makes it slow)."""
     deadline = time.monotonic() + _START_TIMEOUT_S  # another that took its port is asked nothing, and told no password
-    while not (_is_listening(leader, _port_of(url)) and is_reachable(url)):
+    while not (_is_listening(leader, _port_of(url)) and _ask(f"{url}/api/health") == HTTPStatus.OK):
         if not is_there() or time.monotonic() > deadline:
             return False
         time.sleep(0.5)

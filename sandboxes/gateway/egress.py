@@ -26,7 +26,9 @@ from pathlib import Path
 from typing import Literal, Self
 
 from sandboxes.gateway.reverse_proxy import (
+    CONNECT_TIMEOUT_S,
     FULL,
+    IDLE_TIMEOUT_S,
     LINGER_S,
     MOST_HEAD_BYTES,
     MOST_HEADERS,
@@ -144,10 +146,6 @@ LOG_BYTES = 1 << 20
 """Size at which the file is turned over, to FILE.1: the latest lines are kept."""
 
 
-IDLE_TIMEOUT_S = 300.0
-"""A connection through which nothing went for so long is cut."""
-CONNECT_TIMEOUT_S = 10.0
-"""To resolve a name, and to connect to one of its addresses."""
 MOST_LOOKUPS = 8
 """Names being resolved at once. A thread that resolves cannot be stopped, so an agent that goes away leaves it behind:
 they are threads of their own, for those that everything else shares would soon be used up."""
