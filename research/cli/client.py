@@ -233,7 +233,6 @@ app = typer.Typer(no_args_is_help=True)
 app.command()(debug)
 app.command()(wheel)
 app.command()(env)
-INTERRUPTED = 130
 
 
 @app.command()
@@ -279,7 +278,7 @@ def run(
         ended = asyncio.run(perform(AgentRun(request, at, place)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         warn("stopped; what was being played is given up")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(130) from None
     if json:
         print_json(ended.to_json())
     else:

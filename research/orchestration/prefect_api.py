@@ -436,7 +436,6 @@ def _shorten_topic(topic: str) -> str:
 RETRY_TIMEOUT_S: Final = 300.0
 """Most seconds that a server is waited for."""
 AGAIN_S: Final = 2.0
-"""Seconds between two tries."""
 
 Answer = TypeVar("Answer")
 

@@ -34,11 +34,15 @@ def prepare(folder: Path) -> None:
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
-    if all(above.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH) for above in folder.absolute().parents):
+    if not any(_is_private(above) for above in folder.absolute().parents):
         raise SandboxError(
             f"expected a folder above {folder} that only its owner may enter; found none, so every user of this "
             f"machine could speak through its sockets; run: chmod 700 {folder.absolute().parent}"
         )
+
+
+def _is_private(folder: Path) -> bool:
+    return not folder.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH)
 
 
 @contextmanager
