@@ -87,7 +87,7 @@ def _ask(url: str, auth: str = "") -> int | None:
     try:
         identity = httpx.BasicAuth(user, password) if auth else None
         return httpx.get(url, auth=identity, timeout=_ANSWER_S, follow_redirects=True).status_code
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
+    except (httpx.HTTPError, httpx.InvalidURL, ImportError, OSError, ValueError):  # ImportError: of a SOCKS proxy
         return None
 
 
