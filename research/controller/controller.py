@@ -50,7 +50,7 @@ from studies.records.procedure import Phase
 from studies.records.runs import CODE_REPAIRED, NOISE_ARM
 from studies.records.statements import claims, model_name, select_arms
 from studies.report import Report, build_report
-from studies.verdicts.judge import judge_hypothesis, size_study
+from studies.verdicts.judge import decide_length, judge_hypothesis, size_study
 from swarm.job import Job, PathModel
 
 ReportBuilder = Callable[[StudyState, Path], Report]
@@ -303,15 +303,10 @@ class StudyController:
 
     def _complete(self, state: StudyState, step: steps.CompletionStep) -> None:
         match step:
-            case steps.Judge():  # a run whose files are spoilt is given up; a changed lock makes the verdict invalid
-                spoilt = tuple(find_spoilt_runs(state, self._folder, step.phase))
-                for run, code, reason in spoilt:
-                    self._launcher.invalidate(run, code, reason)
-                if not spoilt:
-                    error = lock_error(state, self._folder)
-                    look, phase = step.look, step.phase
-                    verdict = judge_hypothesis(state, step.hypothesis, look=look, phase=phase, lock_error=error)
-                    self._append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
+            case steps.Judge():
+                self._judge(state, step)
+            case steps.DecideLength(carried):
+                self._append(EventType.LENGTH_DECIDED, **decide_length(state, carried).model_dump(mode="json"))
             case steps.Decide():
                 about = {} if step.hypothesis is None else {"hypothesis": step.hypothesis, "look": step.look}
                 self._append(EventType.DECISION_TAKEN, rule=step.rule, action=step.action, reason=step.reason, **about)
@@ -336,6 +331,16 @@ class StudyController:
                 for line in report.backups:
                     self._note(line)
                 self._append(EventType.REPORT_BUILT, **report.payload())
+
+    def _judge(self, state: StudyState, step: steps.Judge) -> None:
+        """Give up runs whose files are spoilt, else write down the verdict, which a changed lock makes invalid."""
+        spoilt = tuple(find_spoilt_runs(state, self._folder, step.phase))
+        for run, code, reason in spoilt:
+            self._launcher.invalidate(run, code, reason)
+        if not spoilt:
+            error, look, phase = lock_error(state, self._folder), step.look, step.phase
+            verdict = judge_hypothesis(state, step.hypothesis, look=look, phase=phase, lock_error=error)
+            self._append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
 
     def _repair(self, state: StudyState, crash: RunState) -> None:
         """Have code that crashed repaired, give up what its lock led to, and lock it anew; or write down why not."""

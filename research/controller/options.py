@@ -172,6 +172,10 @@ class StudyOptions(BaseModel):
         "Folder of papers or notes (.txt, .md) that a language model that plans may read: copied into the study's "
         "folder, quoted to it, exported nowhere."
     )] = None  # fmt: skip
+    extend_to: Annotated[int | None, *_option(
+        "Training steps to which all runs of the first question are made longer where its first ones, arms not told "
+        "apart, still rise (docs/statistics.md).", form={"minimum": 1}, min=1,
+    )] = None  # fmt: skip
     explore: Annotated[bool, *_option(
         "Make one run of each arm on one seed, control included, and test nothing: curves, costs, and what a "
         "study of it would take.",
@@ -293,7 +297,15 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     effect = None if by_rules and metric is None else asked.effect  # whose range is known once the topic is read
     power = DEFAULT_POWER if asked.power is None else asked.power
     requirements = StatisticalRequirements(
-        effect, power, asked.looks, asked.episodes, metric, asked.rounds, asked.repairs, asked.power is not None
+        effect,
+        power,
+        asked.looks,
+        asked.episodes,
+        metric,
+        asked.rounds,
+        asked.repairs,
+        asked.power is not None,
+        asked.extend_to,
     )
     hashes = Home.locate().models
     base = base_job(asked.job, asked.model_path, hashes, asked.backend)
@@ -346,6 +358,8 @@ def _require_explorable(asked: ResearchOptions, wanted: RequestedComparison, par
             "expected --explore without --rounds, as it asks nothing after what it shows; found --rounds "
             f"{asked.rounds}; leave one of the two out"
         )
+    if asked.extend_to is not None:
+        raise BadInput("expected --explore without --extend-to, as each arm has one run; found both; leave one out")
     if parsed is not None and parsed.confirm:
         most = 2 if len(parsed.vary) > 1 else 4  # a design has four arms
         some = {name: tuple(values)[:most] for name, values in parsed.vary.items()}

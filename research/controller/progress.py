@@ -27,7 +27,7 @@ from studies.checks.training import describe_zero_lr_run, had_no_signal
 from studies.log.study import LOOK_RULE
 from studies.records.runs import PLUMBING_ARM, UNTRAINED_RUN
 from studies.records.verdict import Verdict
-from studies.report.claims import describe_sizing
+from studies.report.claims import describe_length, describe_sizing
 from studies.report.prose import last_words, why_asked
 from studies.verdicts.wording import question_of
 
@@ -160,6 +160,7 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
         yield f"exploration-{tried.seq}", f"explores, which tests nothing: {names}, {tried.plan.runs_told}"
     for run in state.all_runs.values():
         yield from _run_lines(run)
+    yield from ([(f"{later}length", f"length: {describe_length(state).strip()}")] if state.length is not None else ())
     if (told := describe_sizing(state)) and not state.awaits_sizing:
         yield f"{later}sized", f"size: {told}"
     for decision in state.decisions:

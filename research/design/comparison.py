@@ -29,7 +29,7 @@ from studies.metrics.base import LEAST_POINTS
 from studies.metrics.builtin import Success
 from studies.records.alpha import MOST_ROUNDS
 from studies.records.design import KNOB, MODEL, MOST_REPAIRS, REWARD, Arm, Hypothesis, Kind, Metric
-from studies.records.procedure import Prediction, Rung, Screen, ScreenField
+from studies.records.procedure import Extension, Prediction, Rung, Screen, ScreenField
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name
 from studies.statistics.sizing import widest
@@ -54,6 +54,10 @@ LEAST_INITIAL = 4
 """Of these at the least, or there is nothing to draw a surface through."""
 BOUND = 2.0
 """Standard deviations of the surface above its mean that candidates are chosen by (`Screen.bound`)."""
+RISES: Final = 0.02
+"""Least mean rise of training success, from a run's third quarter to its last, with which all runs are longer."""
+_LEAST_EXTENDED: Final = 8
+"""Steps of which a quarter says something."""
 SCREEN_LENGTH = 0.5
 """Share of a whole run's steps that a screening run has."""
 
@@ -78,6 +82,8 @@ class StatisticalRequirements:
     """How often code that crashes early in training may be repaired, where its planner does not say."""
     power_named: bool = False
     """Whether somebody asked for just this power: a design that has less is refused then, as long as nothing ran."""
+    extend_to: int | None = None
+    """Steps to which runs are made longer where the first ones still rise; None for never."""
 
     def __post_init__(self) -> None:
         if self.effect is not None and (self.metric is None or self.metric.kind == Success.name):
@@ -120,6 +126,7 @@ class StatisticalRequirements:
             rounds=settings.get("rounds", 1),
             repairs=settings.get("repairs", DEFAULT_REPAIRS),
             power_named=settings.get("power_named", False),
+            extend_to=settings.get("extend_to"),
         )
 
     def settings(self) -> dict[str, Any]:
@@ -129,7 +136,8 @@ class StatisticalRequirements:
         named: dict[str, Any] = {"power_named": True} if self.power_named else {}
         named |= {} if self.repairs == DEFAULT_REPAIRS else {"repairs": self.repairs}
         held = {"power": self.power, "looks": self.analyses, "episodes": self.episodes}
-        return {**effect, **held, **asked, **rounds, **named}
+        longer = {} if self.extend_to is None else {"extend_to": self.extend_to}
+        return {**effect, **held, **asked, **rounds, **named, **longer}
 
     def min_effect(self, metric: Metric) -> float:
         """Return a study's smallest effect of interest; raise DesignRefused for one beyond the metric's range."""
@@ -222,6 +230,16 @@ class DesignDraft:
     contrasts: int = 0
     """Claims on weighted sums of the same arms; 0 for differences."""
     evaluate_apart: EvaluateApart = False
+    extend_to: int = 0
+    """Steps of the longest runs there may be; 0 where runs are as long as the job."""
+
+    @property
+    def extension(self) -> Extension | None:
+        """When its runs are longer: by training success in the third quarter of their steps and in the last one."""
+        quarter, steps = self.job.steps // 4, self.job.steps
+        ends = (steps - quarter, steps)
+        before, last = (f"logged:critic/success/mean:mean:{end - quarter + 1}-{end}" for end in ends)
+        return Extension(steps=self.extend_to, before=before, last=last, rise=RISES) if self.extend_to else None
 
     @property
     def job(self) -> Job:
@@ -289,13 +307,17 @@ class DesignDraft:
         def stage(name: str, runs: int, jobs: Sequence[Job], metric: Metric = metric) -> Stage:
             return Stage(name, runs, max(price.run_with_evaluations(job, metric) for job in jobs))
 
-        stages = [stage("confirm", seeds * self.arms, self.comparison.jobs)]
+        stages = []
         if self.screen is not None:
             steps, on_search = self.screen.rungs[0].steps, metric.model_copy(update={"split": "search"})
             short = self.job.model_copy(update={"steps": steps})
-            stages.insert(0, stage(f"screen, {steps} steps", self.screen.candidates, [short], on_search))
+            stages.append(stage(f"screen, {steps} steps", self.screen.candidates, [short], on_search))
+        if self.extend_to:
+            stages.append(stage(f"first, {self.job.steps} steps", seeds * self.arms, self.comparison.jobs))
+        longest = self.with_steps(self.extend_to) if self.extend_to else self
+        stages.append(stage("confirm", seeds * self.arms, longest.comparison.jobs))
         if self.replication:
-            stages.append(stage("replicate", seeds * self.arms, self.replication))
+            stages.append(stage("replicate", seeds * self.arms, longest.replication))
         return tuple(stages)
 
 
@@ -341,7 +363,30 @@ def draft_design(
             )
         hardest = widest([entry.weights for entry in hypotheses])
         draft = replace(draft, weights=hardest, kind=claim.kind, contrasts=len(hypotheses))
-    return replace(draft, effect=requirements.min_effect_of(hypotheses, metric))
+    draft = replace(draft, effect=requirements.min_effect_of(hypotheses, metric))
+    return _extend(draft, proposal, requirements, metric)
+
+
+def _extend(
+    draft: DesignDraft, proposal: ProposeDesign, requirements: StatisticalRequirements, metric: Metric
+) -> DesignDraft:
+    """Return a draft with the steps that its runs may come to; raise DesignRefused where they cannot be longer, alike
+    in all arms."""
+    steps, longest = draft.job.steps, proposal.extend_to or requirements.extend_to
+    if longest is None or proposal.extend_to == steps:
+        return draft
+    if draft.screen is not None:
+        fault = "settings that are compared, to make all their runs longer; found a search"
+    elif draft.varies_steps:
+        fault = "arms of as many steps, to make all of them longer; found some that differ in theirs"
+    elif metric.horizon is not None or kind_of(metric).rates:
+        fault = f"a mean of what runs are at their end, to make them longer; found {metric_name(metric)}"
+    elif steps < _LEAST_EXTENDED or longest <= steps:
+        fault = f"runs of {_LEAST_EXTENDED} steps or more, and more to extend them to; found {steps} and {longest}"
+    else:
+        return replace(draft, extend_to=longest)
+    own = f"expected {fault}"
+    raise DesignRefused(f"{own}; leave --extend-to out", model_feedback=f"{own}; set extend_to to the number of steps")
 
 
 def _draft_search(
@@ -402,7 +447,8 @@ def _draft_search(
     )  # fmt: skip
     replication = _replication_jobs(proposal, comparison, tried)
     most, apart = min(points, MOST_CANDIDATES), proposal.evaluate_apart
-    return DesignDraft(comparison, effect, 1, screen, most, replication, evaluate_apart=apart)
+    draft = DesignDraft(comparison, effect, 1, screen, most, replication, evaluate_apart=apart)
+    return _extend(draft, proposal, requirements, metric)
 
 
 def _rung_steps(job: Job, knobs: Sequence[ScreenField], metric: Metric) -> int:

@@ -248,6 +248,7 @@ class CompiledDesign:
             inquiry=place,
             spending="reached",
             pilot=pilot if analysis is None else None,
+            extension=draft.extension,
         )
 
     def noise_plan(self, draw_seed: Callable[[], int]) -> NoisePlan | None:
@@ -298,7 +299,9 @@ class DesignCompiler(SampleSizeCalculator):
             message = "expected no replication in a round of several, as it is a question of its own; found one"
             again = "ask it in the next round"
             raise DesignRefused(f"{message}; {again}, or use --rounds 1", model_feedback=f"{message}; {again}")
-        draft = draft_design(hypotheses, proposal, self.base, self.requirements, self.judge)
+        first = self.ledgers.round == 1  # what a flag asks to extend is the question it stands beside
+        requirements = self.requirements if first else replace(self.requirements, extend_to=None)
+        draft = draft_design(hypotheses, proposal, self.base, requirements, self.judge)
         metric = self.metric(draft)
         for measured in (metric, *self.measure_beside(draft, hypotheses).values()):
             headroom.require_steps(draft, measured)
@@ -337,6 +340,10 @@ class DesignCompiler(SampleSizeCalculator):
     def measure_beside(self, draft: DesignDraft, hypotheses: Sequence[Hypothesis]) -> dict[str, Metric]:
         """Return what mediators measure, by their names; raise DesignRefused for one that cannot be measured."""
         found, own = dict[str, Metric](), self.metric(draft)
+        longer = draft.extension
+        for name in () if longer is None else (longer.before, longer.last):  # of which no claim is
+            judge = replace(self.judge, asked=RequestedMetric.parse(name))
+            found[name] = judge.metric(draft.comparison.jobs, own.episodes)
         for mediator in (entry for claim in hypotheses for entry in claim.mediators):
             try:
                 asked = RequestedMetric.parse(mediator.metric)

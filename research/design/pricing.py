@@ -369,12 +369,15 @@ def median_seconds(log: EventLog, exclude: str = "") -> dict[str, ObservedRun]:
 
 
 def find_locked_price(state: StudyState, phase: Phase, steps: int | None = None) -> float:
-    """Return the seconds that one run of a phase was priced at beforehand, by its steps in a screen."""
+    """Return the seconds that one run of a phase was priced at beforehand, by its steps in a screen, or where a pilot
+    says how long runs are: the lock's price is then that of the longest."""
     if phase == "explore":
         return state.explorations[-1].seconds_per_run if state.explorations else 0.0
     if phase == "noise" or state.locked_design is None:
         return state.noise_seconds
     price, usual = state.locked_design.price.seconds_per_run, state.locked_design.base_job.get("steps")
+    if (longer := state.locked_design.extension) is not None and state.design is not None:
+        usual, steps = longer.steps, steps or int(state.design.base_job["steps"])
     return price if steps is None or not usual else price * steps / float(str(usual))
 
 
@@ -419,7 +422,9 @@ def _find_durations(state: StudyState, phase: Phase) -> list[_AttemptDuration]:
 def _list_durations(state: StudyState) -> list[_AttemptDuration]:
     durations = []
     for run, attempt in _list_whole_attempts(state.runs.values()):
-        phase, steps = run.spec.phase, int(str(run.spec.job["steps"])) if run.spec.phase == "screen" else None
+        phase, locked = run.spec.phase, state.locked_design
+        varies = phase == "screen" or (locked is not None and locked.extension is not None)
+        steps = int(str(run.spec.job["steps"])) if varies else None
         priced = find_locked_price(state, phase, steps)
         durations.append(_AttemptDuration(attempt.launched, phase, priced, attempt.seconds or 0.0))
     return sorted(durations)

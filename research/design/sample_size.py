@@ -173,6 +173,8 @@ class SampleSizeCalculator(BudgetCheck):
         return EvaluationOption(episodes, need, self.cost(stages), self.affords(stages))
 
     def _noise(self, draft: DesignDraft) -> Noise | str:
+        if draft.extend_to:
+            return "The first runs say how long all are, and no noise is known before."
         job, others = draft.job, draft.comparison.jobs[1:]
         return self.bank.find(job.environment, job, self.metric(draft), others)
 
@@ -273,7 +275,7 @@ class SampleSizeCalculator(BudgetCheck):
     def exploration(self, draft: DesignDraft) -> Stage:
         """Return one run of each arm, evaluated as is usual whatever a study of it would choose."""
         metric = draft.metric(self.judge, self.requirements.hidden_episodes)
-        (stage,) = replace(draft, screen=None, replication=()).stages(1, self.price, metric)
+        (stage,) = replace(draft, screen=None, replication=(), extend_to=0).stages(1, self.price, metric)
         return replace(stage, name="explore")
 
     def require_exploration(self, draft: DesignDraft) -> None:
@@ -387,6 +389,8 @@ def _suggest_smaller(draft: DesignDraft, *, explorable: bool = False) -> Iterato
     """Yield what a planner can leave out, which is to decline at the least."""
     if draft.replication:
         yield "leave the replication out"
+    if draft.extend_to:
+        yield f"make no run longer (extend_to {draft.job.steps})"
     if draft.screen is not None:
         yield "search fewer knobs" if len(draft.screen.knobs) > 1 else "search fewer values"
         if draft.screen.confirmed > 1:

@@ -358,6 +358,9 @@ class ProposeDesign(_ActionModel):
     """Of older turns: a proposal. How many seeds there are follows from the promised power and the budget, by code."""
     steps: StrictInt | None = Field(default=None, ge=1)
     """Training steps of every run; null for the default."""
+    extend_to: StrictInt | None = Field(default=None, ge=1)
+    """Steps to which code makes all runs longer where the first ones, arms not told apart, still rise; null for the
+    study's own, as many as `steps` for none. Once runs begin nobody is asked about it."""
     constants: tuple[Constant, ...] = Field(default=(), max_length=8)
     """Other job fields to hold at a value of your choice in all arms; usually empty."""
     screen: ProposedScreen | None = None

@@ -35,6 +35,8 @@ MODE: Final = "approve"
 """Key of the mode in a study's settings."""
 PILOT: Final = "pilot"
 """Stage of the runs that size the design."""
+LONGER: Final = "longer pilot"
+"""Stage of the same runs once they are made longer."""
 SIZED: Final = "sized"
 """Stage of all that follows a pilot, of a study that is asked for as a whole."""
 EXPLORATION: Final = "exploration"
@@ -99,7 +101,8 @@ def _stage(state: StudyState, step: Step | None) -> str | None:
         design is not None and spec is not None and pilot is not None
         and spec.seed in design.seeds_of(spec.arm, design.seeds[: pilot.seeds])
     ):  # fmt: skip
-        return PILOT if mode == "stages" else "design"
+        longer = design.extension is not None and spec.job["steps"] == design.extension.steps
+        return "design" if mode != "stages" else LONGER if longer else PILOT
     if mode == "plan":
         return "design" if state.sizing is None else SIZED
     if spec is not None and phase == "confirm":
@@ -161,8 +164,9 @@ def _describe_effect(state: StudyState, stage: str) -> str:
         if replication is not None:
             parts.append(f"and a replication on {replication.environment} where a rule asks for it")
         return f"all that is locked as {str(state.design_hash)[:16]}: {', '.join(parts)}"
-    if stage == PILOT:
-        return f"the first runs, which say how many follow: {arms}, with {len(design.seeds)} seeds each"
+    if stage in (PILOT, LONGER):
+        longer = f" again, of {design.base_job['steps']} steps as they still rose" if stage == LONGER else ""
+        return f"the first runs{longer}, which say how many follow: {arms}, with {len(design.seeds)} seeds each"
     if stage == SIZED:
         most = f"{'at most ' if looks > 1 else ''}{len(design.seeds)}"
         return f"what the first runs led to: {arms}, with {most} seeds each in {max(1, looks)} looks"

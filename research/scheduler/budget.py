@@ -30,7 +30,7 @@ from research.scheduler.steps import NO_MORE_CANDIDATES, SHRINK_RULE, Decide
 from research.text import format_flag, format_seconds
 from studies import RunState, StudyState
 from studies.records.design import Design
-from studies.records.procedure import Screen
+from studies.records.procedure import Extension, Screen
 from studies.verdicts.judge import seeds_by_runs
 
 GIVEN_UP = ("skip the replication", "shorten the screen", "shorten the confirmation", "cut the first look short")
@@ -111,6 +111,12 @@ def affordable_seeds(state: StudyState, design: Design, limits: StepLimits) -> i
         if state.budget_touched or _fits(state, [batch], limits):
             return seeds
     return first
+
+
+def carries_longer(state: StudyState, extension: Extension, limits: StepLimits) -> bool:
+    """Return whether there is time for the pilot once more with as many steps as runs may have."""
+    pilot = _Batch(len(confirmation_runs(state)), price_of(state, "confirm", extension.steps))
+    return _fits(state, [pilot], limits)
 
 
 def end_candidates(state: StudyState, design: Design, screen: Screen, limits: StepLimits) -> Iterator[Decide]:

@@ -28,6 +28,7 @@ from research.scheduler.approvals import require_approval
 from research.scheduler.budget import (
     StepLimits,
     affordable_seeds,
+    carries_longer,
     end_candidates,
     foresee_cuts,
     replication_seconds,
@@ -130,7 +131,10 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
         yield from judgements(state, design, limits)
         required = _held(state, design, required)
     elif all(_is_met(state, required_run) for required_run in required):
-        yield steps.SizeDesign(affordable_seeds(state, design, limits))
+        if state.awaits_length and design.extension is not None:
+            yield steps.DecideLength(carries_longer(state, design.extension, limits))
+        else:
+            yield steps.SizeDesign(affordable_seeds(state, design, limits))
     yield from _make(state, required, limits)
     if required or any(attempts_running(state)):
         return

@@ -94,7 +94,7 @@ def attempts_running(state: StudyState) -> Iterator[RunState]:
 
 @memoize_last
 def planned_runs(state: StudyState) -> Mapping[RequiredRun, RunState]:
-    return {to_required_run(run): run for run in state.runs.values()}
+    return {to_required_run(run): run for run in state.runs.values() if state.counts(run.spec)}
 
 
 def noise_runs(plan: NoisePlan) -> tuple[RequiredRun, ...]:

@@ -64,6 +64,14 @@ class DecideScreen:
 
 
 @dataclass(frozen=True, slots=True)
+class DecideLength:
+    """Write down how long runs are by the pilot."""
+
+    carried: bool
+    """Whether there is time for the pilot once more at its longest."""
+
+
+@dataclass(frozen=True, slots=True)
 class SizeDesign:
     """Write down what the pilot led to."""
 
@@ -186,8 +194,10 @@ class BuildReport:
 
 RunStep = Launch | StopAttempt | Collect | Measure | Invalidate
 """What is done with one run."""
-CompletionStep = Judge | Decide | AskLook | AskRepair | AskWords | StopStudy | ConcludeStudy | BuildReport
-"""What needs no run any more."""
+CompletionStep = (
+    DecideLength | Judge | Decide | AskLook | AskRepair | AskWords | StopStudy | ConcludeStudy | BuildReport
+)
+"""What is computed from runs that are over, or asked about them."""
 Step = (
     PlanStudy
     | PlanRound

@@ -25,7 +25,7 @@ from studies.log.event import Event, EventType, ImpossibleEvent, rule
 from studies.log.study import LOOK_RULE, StudyState
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan
-from studies.records.procedure import Act, Amendment, Selection, Sizing
+from studies.records.procedure import Act, Amendment, RunLength, Selection, Sizing
 from studies.records.statements import (
     apply_pilot,
     apply_selection,
@@ -216,12 +216,26 @@ def _decide_screen(
     _set_design(study, apply_selection(study.design, arms, hypotheses))
 
 
+@rule(EventType.LENGTH_DECIDED)
+def _set_length(study: StudyState, event: Event, /, **payload: Any) -> None:
+    """The pilot decided how long runs are; where they are longer, all of it is made anew, each run with its seed."""
+    length, design = RunLength.model_validate(payload), study.design
+    if not study.awaits_length or design is None or design.extension is None:
+        raise ImpossibleEvent("there is no pilot that says how long runs are now")
+    if length.steps not in (lengths := (int(design.base_job["steps"]), design.extension.steps)):
+        raise ImpossibleEvent(f"expected runs of {lengths[0]} or {lengths[1]} steps; found {length.steps}")
+    _set_design(study, design.model_copy(update={"base_job": {**design.base_job, "steps": length.steps}}))
+    study.length = length
+
+
 @rule(EventType.DESIGN_SIZED)
 def _size(study: StudyState, event: Event, /, **payload: Any) -> None:
     """The pilot is over and the design has its size; `studies.proof.verify` computes it again from the runs."""
     sizing, locked, design = Sizing.model_validate(payload), study.locked_design, study.design
     if not study.awaits_sizing or locked is None or design is None or (pilot := design.pilot) is None:
         raise ImpossibleEvent("there is no pilot that sizes the design now")
+    if study.awaits_length:
+        raise ImpossibleEvent("expected a pilot that said how long runs are before it sizes the design")
     stops = [look.seeds for look in sizing.looks]
     if not pilot.seeds <= sizing.seeds <= pilot.most or sizing.seeds != stops[-1] or stops != sorted(set(stops)):
         raise ImpossibleEvent(f"expected {pilot.seeds} to {pilot.most} seeds, looked at up to all; found {stops}")

@@ -410,7 +410,7 @@ def _resting_on(study: StudyState, spec: RunSpec) -> list[Verdict]:
     if spec.phase == "replicate":
         return list(study.replications)
     design = study.design
-    if spec.phase != "confirm" or design is None:
+    if spec.phase != "confirm" or design is None or not study.counts(spec):
         return []
     return [
         verdict for verdict in study.verdicts if not design.looks

@@ -29,8 +29,8 @@ from studies.log.entries import (
     Veto,
 )
 from studies.records.alpha import ALPHA, AlphaAllocation, AlphaLedgers, Exploration, RoundOutcome
-from studies.records.design import Arm, Design, Hypothesis, NoisePlan
-from studies.records.procedure import Phase, Selection, Sizing
+from studies.records.design import Arm, Design, Hypothesis, NoisePlan, RunSpec
+from studies.records.procedure import Phase, RunLength, Selection, Sizing
 from studies.records.runs import GENERATED_CODE_FAILED
 from studies.records.verdict import Ended, PlannerMessage, Verdict
 
@@ -79,6 +79,8 @@ class RoundState:
     selection: Selection | None = None
     sizing: Sizing | None = None
     """What the pilot of the design led to."""
+    length: RunLength | None = None
+    """How long the runs of the confirmation are by its pilot; None where nothing was to be decided, or yet is."""
     model: Mapping[str, Any] | None = None
     """Hash and seconds of the model that the confirmation begins with."""
     prepared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -337,6 +339,18 @@ class StudyState(RoundState):
         design = self.design
         return design is not None and design.pilot is not None and design.screen is None and self.sizing is None
 
+    @property
+    def awaits_length(self) -> bool:
+        """Whether the pilot has yet to say how long runs are. A verdict on shorter ones leaves them so."""
+        design, judged = self.design, self.verdicts or self.interim or self.superseded
+        if design is None or design.extension is None or not self.awaits_sizing or self.length is not None or judged:
+            return False
+        return any(claim.id not in self.vetoed for claim in design.hypotheses)
+
+    def counts(self, spec: RunSpec) -> bool:
+        """Return whether a run is as long as claims rest on: not a pilot's, once the study went on to longer ones."""
+        return self.length is None or spec.phase != "confirm" or spec.job["steps"] == self.length.steps
+
     def verdict_on(self, hypothesis: str) -> Verdict | None:
         return next((verdict for verdict in self.verdicts if verdict.hypothesis == hypothesis), None)
 
@@ -420,10 +434,11 @@ class StudyState(RoundState):
         return self.contexts.get((hypothesis, phase)) if known else None
 
     def runs_of(self, arm: str, phase: Phase = "confirm") -> tuple[RunState, ...]:
-        return tuple(run for run in self.runs.values() if run.spec.arm == arm and run.spec.phase == phase)
+        return tuple(run for run in self.runs_in(phase) if run.spec.arm == arm)
 
     def runs_in(self, phase: Phase) -> tuple[RunState, ...]:
-        return tuple(run for run in self.runs.values() if run.spec.phase == phase)
+        """Return the runs of a phase; of the confirmation those that are as long as claims rest on."""
+        return tuple(run for run in self.runs.values() if run.spec.phase == phase and self.counts(run.spec))
 
     def values(self, arm: str, key: str | None = None, phase: Phase = "confirm") -> dict[str, float]:
         """Return what valid collected runs of an arm have of `key` (their own metric unless given), by run id."""

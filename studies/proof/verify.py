@@ -29,11 +29,11 @@ from studies.log.study import PAPERS, StudyState
 from studies.proof.evidence import FILES, Discrepancy, Findings, check_files
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Design, task_seed_of
-from studies.records.procedure import Sizing
+from studies.records.procedure import RunLength, Sizing
 from studies.records.verdict import Verdict
 from studies.report.build import MARKDOWN, PAGES, file_hashes, generator_info, render_report
 from studies.statistics.sequential import spend_alpha
-from studies.verdicts.judge import judge_hypothesis, seeds_by_runs, size_study
+from studies.verdicts.judge import decide_length, judge_hypothesis, seeds_by_runs, size_study
 
 Rows = Sequence[Mapping[str, Any]]
 _TOLERANCE: Final = 1e-9
@@ -140,16 +140,21 @@ def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
 
 def _check_sizing(event: Event, state: StudyState, findings: Findings) -> None:
     """Compute what a pilot led to again from the events before it; what time carried only the harness saw."""
-    stored = Sizing.model_validate({name: event.payload[name] for name in event.payload if name != WORKED})
-    by_runs = seeds_by_runs(state)
-    affordable = by_runs if state.budget_touched else min(by_runs, stored.affordable)
-    both = [sizing.model_dump(mode="json") for sizing in (stored, size_study(state, affordable))]
-    differences = list(_differences(*both))
+    payload = {name: event.payload[name] for name in event.payload if name != WORKED}
+    stored: RunLength | Sizing
+    again: RunLength | Sizing
+    if event.type is EventType.LENGTH_DECIDED:
+        what, stored = "length of runs", RunLength.model_validate(payload)
+        again = decide_length(state, stored.carried)
+    else:
+        what, stored, by_runs = "sizing", Sizing.model_validate(payload), seeds_by_runs(state)
+        again = size_study(state, by_runs if state.budget_touched else min(by_runs, stored.affordable))
+    differences = list(_differences(stored.model_dump(mode="json"), again.model_dump(mode="json")))
     if not differences:
-        findings.held["sizing"] += 1
+        findings.held[what] += 1
     for name, before, after in differences:
         difference = f"{name} is {before!r} in the log, {after!r} computed from the pilot's runs"
-        findings.drift(f"sizing of the design (event {event.seq})", difference)
+        findings.drift(f"{what} of the design (event {event.seq})", difference)
 
 
 def _differences(stored: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -321,7 +326,7 @@ def verify(
             if event.type is EventType.VERDICT_COMPUTED:
                 with findings.catch_unreadable(f"verdict of event {event.seq}"):
                     _check_verdict(event, before, findings)
-            elif event.type is EventType.DESIGN_SIZED:
+            elif event.type in (EventType.DESIGN_SIZED, EventType.LENGTH_DECIDED):
                 with findings.catch_unreadable(f"sizing of event {event.seq}"):
                     _check_sizing(event, before, findings)
             before = fold([event], before)

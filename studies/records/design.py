@@ -17,6 +17,7 @@ from studies.records.base import EvolvingRecord, JsonValue, Record, canonical, d
 from studies.records.procedure import (
     CollapseRule,
     EnvironmentRecord,
+    Extension,
     InterimAnalysis,
     Noise,
     Phase,
@@ -336,7 +337,7 @@ class Design(EvolvingRecord):
     added_fields: ClassVar = frozenset({
         "code", "promise", "noise", "looks", "equivalence_margin", "multiplicity", "screen", "replication", "watchdog",
         "decision_table", "counted_as_worst", "most_excluded", "collapse", "scope_reached", "shared_seeds",
-        "environments", "inquiry", "pilot", "spending", "start", "built_in", "repairs", "repaired",
+        "environments", "inquiry", "pilot", "spending", "start", "built_in", "repairs", "repaired", "extension",
     })  # fmt: skip
 
     question: str
@@ -405,6 +406,8 @@ class Design(EvolvingRecord):
     """Which round of an inquiry it is; None for a study of one round."""
     pilot: Pilot | None = None
     """How its first runs size it, where the bank did not know the noise; None for a design of a locked size."""
+    extension: Extension | None = None
+    """When runs are longer than the base job has them; None for a design whose runs are as long as that."""
     spending: Literal["planned", "reached"] = "planned"
     """The level of a look that the budget or a hand cuts short: as planned for its seeds, as in designs from before
     there was a choice, or by what was `reached` (`studies.statistics.sequential.last_level`)."""
@@ -459,6 +462,12 @@ class Design(EvolvingRecord):
             raise ValueError(f"expected each mediator to be measured; found no {', '.join(sorted(lacking))}")
         if self.pilot is not None and not self.looks and (len(self.seeds) != self.pilot.most or self.promise is None):
             raise ValueError(f"a pilot sizes for a promise, on {self.pilot.most} seeds; found {len(self.seeds)}")
+        if (longer := self.extension) is not None:
+            plain = self.pilot is not None and self.screen is None and self.metric.horizon is None
+            plain = plain and not any("steps" in arm.overrides for arm in self.arms)
+            unmeasured = {longer.before, longer.last} - self.metric.beside.keys()
+            if not plain or unmeasured or longer.steps <= int(self.base_job["steps"]):
+                raise ValueError("a pilot without a screen says how long runs are, alike in all arms, by what it logs")
         return self
 
     def seeds_of(self, arm: str, drawn: Sequence[int]) -> tuple[int, ...]:

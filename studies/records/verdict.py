@@ -36,7 +36,7 @@ class ApprovalRequest(Record):
     number: int
     """The how manieth question of its study, from 1: no two of a study have the same digest."""
     stage: str
-    """What is to be approved: `noise`, `design` (all that is locked), `screen`, `pilot`, `sized`
+    """What is to be approved: `noise`, `design` (all that is locked), `screen`, `pilot`, `longer pilot`, `sized`
     (what follows a pilot), `look N`, `replication` or `exploration`."""
     lock: str
     """Hash of the noise plan or of the design that it is a part of."""

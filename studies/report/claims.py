@@ -173,6 +173,24 @@ def numbers_table(state: StudyState) -> Table | None:
     return table((*columns, "Brier", "Inputs, sha256"), rows, (2, 3, 4, 5, 6, 7))
 
 
+def describe_length(state: StudyState) -> str:
+    """Return how long runs are and by which rule; empty where nothing was to be decided."""
+    locked, length = state.locked_design, state.length
+    if locked is None or (longer := locked.extension) is None:
+        return ""
+    before, most = int(locked.base_job["steps"]), longer.steps
+    windows = " to ".join(name.rpartition(":")[2] for name in (longer.before, longer.last))
+    rule = f"where training success rises by {number(longer.rise)} or more from steps {windows}, arms not told apart"
+    rule = f"Runs train {before} steps, and all of them {most} {rule}, on average over the first ones"
+    if length is None:
+        return f"{rule}. "
+    rose = "tell no rise" if length.rise is None else f"rise by {number(length.rise)}"
+    told = f"{rule}: {length.runs} of the first {length.of} {rose}"
+    if length.steps == most:
+        return f"{told}, so that all train {most}: the first anew from their seeds, and none that is shorter counts. "
+    return f"{told}, {'and' if length.carried else 'but longer ones were not carried, so that'} runs stay as they are. "
+
+
 def describe_sizing(state: StudyState) -> str:
     """Return how the design got its size, where its lock does not say, or promises less than was asked for."""
     design, sizing = state.design, state.sizing

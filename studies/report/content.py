@@ -313,7 +313,7 @@ def _design_section(state: StudyState, prefix: str) -> Block | None:
     return section(
         "The locked design",
         Text(design_tables.lock_proof(state)),
-        _text(claims.describe_sizing(state)),
+        _text(claims.describe_length(state) + claims.describe_sizing(state)),
         design_tables.design_arms(design),
         design_tables.design_facts(design, state.design_hash),
         section("What each hypothesis puts at stake", design_tables.stakes_table(design)),
