@@ -298,7 +298,7 @@ class SampleSizeCalculator(BudgetCheck):
 
     def _suggest_exploring(self, draft: DesignDraft) -> list[str]:
         """Return that one run of each arm can be looked at, where the budget carries it."""
-        if draft.screen is not None or draft.replication or self.ledgers.round > 1:
+        if draft.screen is not None or draft.replication or draft.extend_to or self.ledgers.round > 1:
             return []
         if not self.affords(stages := [self.exploration(draft)]):
             return []

@@ -158,7 +158,8 @@ def run_table(state: StudyState) -> Table | None:
     several, states = is_campaign(state), state.every_round
     metrics = [each.design.metric for each in states if each.design is not None]
     judged = {metric_name(metric) for metric in metrics} if any(metric.kind for metric in metrics) else set()
-    staged = several or any(run.spec.phase != "confirm" for run in state.runs.values()) or bool(state.abandoned)
+    staged = several or bool(state.abandoned)
+    staged = staged or any(run.spec.phase != "confirm" or not state.counts(run.spec) for run in state.runs.values())
     placed = len(_places(merge_rounds(state))) > 1
     split = "Search" if {run.spec.metric.split for run in state.every_run.values()} == {"search"} else "Hidden"
     columns = [*(["Round"] if several else []), "Run", "Arm", "Seed", "Outcome", "Attempts", "Time", f"{split} before"]
@@ -169,7 +170,8 @@ def run_table(state: StudyState) -> Table | None:
         for run in each.all_runs.values():
             row = _run_row(each.design, run)
             row = [str(each.round), *row] if several else row
-            row += [run.spec.phase if run.run_id in each.runs else "abandoned"] if staged else []
+            stage = run.spec.phase if each.counts(run.spec) else "length"
+            row += [stage if run.run_id in each.runs else "abandoned"] if staged else []
             known = run.spec.arm != PLUMBING_ARM  # which is evaluated for success alone
             row += [format_measurement(run, run.spec.metric.key) if known else NONE] if judged else []
             if placed:
