@@ -216,7 +216,7 @@ class PlanningInputs(Briefing):
             code=sources_of(proposal.action if proposal else None),
             search=proposal is not None and proposal.action.search, rejected=rejected,
             fields=field_specs(job, self.wanted.models, played.environment), fixed=find_fixed_fields(job), tools=tools,
-            environment=played.environment, explores=compiler.explores,
+            environment=played.environment, explores=compiler.explores, extend_to=compiler.extend_to,
             model={"name": model_name(job.model.model_dump()), **made},
             logged=() if tools is None else tools.list_logged(),
         )  # fmt: skip

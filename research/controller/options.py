@@ -174,7 +174,7 @@ class StudyOptions(BaseModel):
     )] = None  # fmt: skip
     extend_to: Annotated[int | None, *_option(
         "Training steps to which all runs of the first question are made longer where its first ones, arms not told "
-        "apart, still rise (docs/statistics.md).", form={"minimum": 1}, min=1,
+        "apart, still rise (docs/limits.md).", form={"minimum": 1}, min=1,
     )] = None  # fmt: skip
     explore: Annotated[bool, *_option(
         "Make one run of each arm on one seed, control included, and test nothing: curves, costs, and what a "

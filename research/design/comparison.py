@@ -56,8 +56,6 @@ BOUND = 2.0
 """Standard deviations of the surface above its mean that candidates are chosen by (`Screen.bound`)."""
 RISES: Final = 0.02
 """Least mean rise of training success, from a run's third quarter to its last, with which all runs are longer."""
-_LEAST_EXTENDED: Final = 8
-"""Steps of which a quarter says something."""
 SCREEN_LENGTH = 0.5
 """Share of a whole run's steps that a screening run has."""
 
@@ -370,8 +368,7 @@ def draft_design(
 def _extend(
     draft: DesignDraft, proposal: ProposeDesign, requirements: StatisticalRequirements, metric: Metric
 ) -> DesignDraft:
-    """Return a draft with the steps that its runs may come to; raise DesignRefused where they cannot be longer, alike
-    in all arms."""
+    """Return a draft with the steps that its runs may come to; raise DesignRefused where not all of them may."""
     steps, longest = draft.job.steps, proposal.extend_to or requirements.extend_to
     if longest is None or proposal.extend_to == steps:
         return draft
@@ -381,8 +378,8 @@ def _extend(
         fault = "arms of as many steps, to make all of them longer; found some that differ in theirs"
     elif metric.horizon is not None or kind_of(metric).rates:
         fault = f"a mean of what runs are at their end, to make them longer; found {metric_name(metric)}"
-    elif steps < _LEAST_EXTENDED or longest <= steps:
-        fault = f"runs of {_LEAST_EXTENDED} steps or more, and more to extend them to; found {steps} and {longest}"
+    elif steps < 8 or longest <= steps:
+        fault = f"runs of 8 steps or more, and more to extend them to; found {steps} and {longest}"
     else:
         return replace(draft, extend_to=longest)
     own = f"expected {fault}"

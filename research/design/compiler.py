@@ -299,8 +299,7 @@ class DesignCompiler(SampleSizeCalculator):
             message = "expected no replication in a round of several, as it is a question of its own; found one"
             again = "ask it in the next round"
             raise DesignRefused(f"{message}; {again}, or use --rounds 1", model_feedback=f"{message}; {again}")
-        first = self.ledgers.round == 1  # what a flag asks to extend is the question it stands beside
-        requirements = self.requirements if first else replace(self.requirements, extend_to=None)
+        requirements = replace(self.requirements, extend_to=self.extend_to)
         draft = draft_design(hypotheses, proposal, self.base, requirements, self.judge)
         metric = self.metric(draft)
         for measured in (metric, *self.measure_beside(draft, hypotheses).values()):

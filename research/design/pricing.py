@@ -369,8 +369,7 @@ def median_seconds(log: EventLog, exclude: str = "") -> dict[str, ObservedRun]:
 
 
 def find_locked_price(state: StudyState, phase: Phase, steps: int | None = None) -> float:
-    """Return the seconds that one run of a phase was priced at beforehand, by its steps in a screen, or where a pilot
-    says how long runs are: the lock's price is then that of the longest."""
+    """Return the seconds that one run of a phase was priced at beforehand, by its steps where runs differ in them."""
     if phase == "explore":
         return state.explorations[-1].seconds_per_run if state.explorations else 0.0
     if phase == "noise" or state.locked_design is None:

@@ -108,6 +108,11 @@ class SampleSizeCalculator(BudgetCheck):
         return self.ledgers.next_place(self.previous)
 
     @property
+    def extend_to(self) -> int | None:
+        """What a flag asks to extend to, which is about the question that it stands beside: the first."""
+        return self.requirements.extend_to if self.ledgers.round == 1 else None
+
+    @property
     def judge(self) -> MetricChoice:
         return MetricChoice(self.requirements.metric, self.price.training, self.measured_by, self.study)
 

@@ -177,6 +177,8 @@ class PlannerContext(Briefing):
     parallel: int
     max_runs: int | None = None
     """Most runs the study may make; None: as many as time affords."""
+    extend_to: int | None = None
+    """Steps to which the study's own flag has runs made longer where they rise."""
     effect: float = DEFAULT_EFFECT
     """The smallest effect of interest that the study was started with, in the metric's unit."""
     effect_given: bool = True
@@ -284,6 +286,7 @@ class PlannerContext(Briefing):
         ]
         setup = {"environments": played, "budget": budget, "smallest_effect": self.effect} | judged
         setup = ({"model": dict(self.model)} if self.model else {}) | setup
+        setup |= {"extend_to": self.extend_to} if self.extend_to else {}
         if self.logged:
             setup |= {"metrics_that_runs_logged": list(self.logged)}
         if self.noise:

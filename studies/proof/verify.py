@@ -28,6 +28,7 @@ from studies.log.fold import WORKED, fold
 from studies.log.study import PAPERS, StudyState
 from studies.proof.evidence import FILES, Discrepancy, Findings, check_files
 from studies.records.alpha import AlphaLedgers
+from studies.records.base import Record
 from studies.records.design import Design, task_seed_of
 from studies.records.procedure import RunLength, Sizing
 from studies.records.verdict import Verdict
@@ -141,15 +142,14 @@ def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
 def _check_sizing(event: Event, state: StudyState, findings: Findings) -> None:
     """Compute what a pilot led to again from the events before it; what time carried only the harness saw."""
     payload = {name: event.payload[name] for name in event.payload if name != WORKED}
-    stored: RunLength | Sizing
-    again: RunLength | Sizing
+    both: tuple[Record, Record]
     if event.type is EventType.LENGTH_DECIDED:
-        what, stored = "length of runs", RunLength.model_validate(payload)
-        again = decide_length(state, stored.carried)
+        what, length = "length of runs", RunLength.model_validate(payload)
+        both = length, decide_length(state, length.carried)
     else:
-        what, stored, by_runs = "sizing", Sizing.model_validate(payload), seeds_by_runs(state)
-        again = size_study(state, by_runs if state.budget_touched else min(by_runs, stored.affordable))
-    differences = list(_differences(stored.model_dump(mode="json"), again.model_dump(mode="json")))
+        what, sizing, by_runs = "sizing", Sizing.model_validate(payload), seeds_by_runs(state)
+        both = sizing, size_study(state, by_runs if state.budget_touched else min(by_runs, sizing.affordable))
+    differences = list(_differences(*(record.model_dump(mode="json") for record in both)))
     if not differences:
         findings.held[what] += 1
     for name, before, after in differences:

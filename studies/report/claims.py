@@ -184,7 +184,7 @@ def describe_length(state: StudyState) -> str:
     rule = f"Runs train {before} steps, and all of them {most} {rule}, on average over the first ones"
     if length is None:
         return f"{rule}. "
-    rose = "tell no rise" if length.rise is None else f"rise by {number(length.rise)}"
+    rose = "tell one, which are too few" if length.rise is None else f"rise by {number(length.rise)}"
     told = f"{rule}: {length.runs} of the first {length.of} {rose}"
     if length.steps == most:
         return f"{told}, so that all train {most}: the first anew from their seeds, and none that is shorter counts. "

@@ -59,8 +59,7 @@ def decide_steps(
 ) -> RunLength:
     """Return how long runs are by what those of a pilot have before their last steps and in them.
 
-    Only the mean rise of all of them counts, whatever their order, so that no arm has a part of its own in it: under a
-    hypothesis by which arms are alike, which of them has which runs is as likely one way as another once this is known.
+    Only the mean rise of all counts, whatever their order: where arms are alike it does not say who has which runs.
     """
     rise = math.fsum(last - before for before, last in pairs) / len(pairs) if 2 * len(pairs) >= max(1, of) else None
     longer = carried and rise is not None and rise >= extension.rise

@@ -203,7 +203,9 @@ def by_result(rises: list[list[float]], values: list[list[list[float]]]) -> bool
     return welch(*values[0]).p > 0.05
 
 
-def count_false_claims(decide: Decide, spreads: tuple[float, float], worlds: int = 3000) -> float:
+def count_false_claims(
+    decide: Decide, spreads: tuple[float, float], worlds: int = 3000, mean: float = RULE.rise
+) -> float:
     """Return the share of claims where nothing is to be found, of arms of 6 seeds and a pilot of 4: how a run rises is
     tied to where it ends (0.9), and where a longer one ends half to that."""
     draw, claims = random.Random(5), 0
@@ -212,7 +214,7 @@ def count_false_claims(decide: Decide, spreads: tuple[float, float], worlds: int
         rises = []
         for spread in spreads:
             ends = [draw.gauss(0, 1) for _ in range(6)]
-            rises.append([0.02 + spread * (0.9 * end + 0.436 * draw.gauss(0, 1)) for end in ends[:4]])
+            rises.append([mean + spread * (0.9 * end + 0.436 * draw.gauss(0, 1)) for end in ends[:4]])
             values[0].append([spread * end for end in ends])
             values[1].append([spread * (0.5 * end + 0.866 * draw.gauss(0, 1)) for end in ends])
         claims += welch(*values[decide(rises, values)]).p <= 0.05
