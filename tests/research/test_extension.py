@@ -27,24 +27,9 @@ from studies.statistics.comparison import welch
 from studies.statistics.sizing import decide_steps
 from studies.verdicts.judge import decide_length, verdict_follows
 from tests.research.bench import STUDY, Bench, check_whole
-from tests.research.designs import EPISODES, base_job, piloted, rate
+from tests.research.designs import LONG, RISE_OF, SHORT, base_job, extending, rate
 
-SHORT, LONG = 2, 3
-NAMES = tuple(f"logged:critic/success/mean:mean:{step}-{step}" for step in (1, SHORT))
 NOW = datetime(2031, 3, 4, 12, tzinfo=UTC)
-
-
-def extending(*treatments: int, rise: float = 0.05) -> Design:
-    """Return a design of 2 steps, or 3; fake trainings rise by 0.1 from each step to the next."""
-    beside = {
-        name: Metric(key=f"logged/{at}", kind="logged", of=name.partition(":")[2], meaning="-", episodes=EPISODES)
-        for at, name in enumerate(NAMES)
-    }
-    return piloted(
-        *(treatments or (16,)), base_job={**base_job(), "steps": SHORT},
-        metric=Metric(meaning="share of hidden episodes solved", episodes=EPISODES, beside=beside),
-        extension=Extension(steps=LONG, before=NAMES[0], last=NAMES[1], rise=rise),
-    )  # fmt: skip
 
 
 def opposed(spec: RunSpec) -> float:
@@ -121,6 +106,22 @@ def test_a_verdict_on_shorter_runs_leaves_them_so_when_more_budget_comes(fast_pa
     assert not state.awaits_length
 
 
+@pytest.mark.parametrize(("vetoed", "steps"), [(("h2",), LONG), (("h1", "h2"), None)])
+def test_a_claim_that_is_vetoed_in_the_pilot_is_made_no_longer(
+    fast_path: Path, vetoed: tuple[str, ...], steps: int | None
+) -> None:
+    bench = Bench(fast_path, design=extending(16, 32))
+    loop = bench.loop()
+    bench.until(lambda state: len(state.values("group_size=32")) == 1, loop)
+    for name in vetoed:
+        bench.append(EventType.HYPOTHESIS_VETOED, hypothesis=name, reason="no")
+    state = bench.drive(loop).state
+    assert (state.status, state.length and state.length.steps) == ("concluded", steps)
+    longer = {run.spec.arm for run in state.runs.values() if run.spec.job["steps"] == LONG}
+    assert longer == ({"group_size=8", "group_size=16"} if steps else set())
+    assert all(verdict_follows(state, verdict) for verdict in state.verdicts)
+
+
 @pytest.mark.parametrize("written", [True, False])
 def test_killed_between_any_two_events_it_comes_to_the_same(fast_path: Path, written: bool) -> None:
     whole, killed = (Bench(fast_path / name, design=extending(), approve="stages") for name in ("whole", "killed"))
@@ -174,7 +175,7 @@ def piloted_state(tmp_path_factory: pytest.TempPathFactory) -> StudyState:
 def test_which_arm_has_which_runs_never_changes_the_decision(
     piloted_state: StudyState, values: Sequence[float], order: Sequence[int]
 ) -> None:
-    keys = [piloted_state.design.metric.beside[name].key for name in NAMES]
+    keys = [piloted_state.design.metric.beside[name].key for name in RISE_OF]
 
     def decided(values: Sequence[float]) -> Any:
         runs = {}
