@@ -1,12 +1,8 @@
 """What a comparison promises and how its stages are split, before it is sized.
 
-The promise (smallest effect of interest, power, looks, evaluation size, metric) is given by flags and kept in
-`study.created`; older studies have the defaults. A draft is sound (every arm is a valid job that differs from the
-control in what is declared) and has no seeds yet.
-
-The numbers of a screen were chosen by simulation; what searches come to is measured on other worlds
-(`benchmarks/simlab.py`, docs/calibration.md). A screening run is half as long as a whole one and the best go to fresh
-seeds: halves favour what learns quickly and ends low.
+A draft is sound (every arm is a valid job that differs from the control in what is declared) and has no seeds yet. The
+numbers of a screen were chosen by simulation (`benchmarks/simlab.py`, docs/calibration.md): a screening run is half as
+long as a whole one, and the best go to fresh seeds.
 """
 
 from __future__ import annotations
@@ -284,13 +280,11 @@ class DesignDraft:
         def stage(name: str, runs: int, jobs: Sequence[Job], metric: Metric = metric) -> Stage:
             return Stage(name, runs, max(price.run_with_evaluations(job, metric) for job in jobs))
 
-        stages, entering = [], 0 if self.screen is None else self.screen.candidates
-        for rung in () if self.screen is None else self.screen.rungs:
-            short = self.job.model_copy(update={"steps": rung.steps})
-            on_search = metric.model_copy(update={"split": "search"})
-            stages.append(stage(f"screen, {rung.steps} steps", entering, [short], on_search))
-            entering = rung.keep
-        stages.append(stage("confirm", seeds * self.arms, self.comparison.jobs))
+        stages = [stage("confirm", seeds * self.arms, self.comparison.jobs)]
+        if self.screen is not None:
+            steps, on_search = self.screen.rungs[0].steps, metric.model_copy(update={"split": "search"})
+            short = self.job.model_copy(update={"steps": steps})
+            stages.insert(0, stage(f"screen, {steps} steps", self.screen.candidates, [short], on_search))
         if self.replication:
             stages.append(stage("replicate", seeds * self.arms, self.replication))
         return tuple(stages)

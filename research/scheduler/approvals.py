@@ -1,13 +1,8 @@
 """Approvals: a step that nobody approved becomes a question, or the wait for an answer.
 
-A study is created with `--approve`. With `plan`, a person is asked before anything is trained: before a run that the
-design has to wait for, before everything else once the design is locked, and again once a pilot has sized it, where
-more runs follow. With `stages`, each part with a price of its own is asked for when it is its turn: what comes before
-the lock, screen, pilot, each look's seeds, replication. With `none`, nothing is asked.
-
-Pure functions of the state. What was approved stays approved: a run that failed is tried again, and a look whose
-verdict is formed again needs no second yes. A question that nothing waits for any more (its hypotheses were vetoed,
-say) holds nothing up. The lack of an answer is never taken for one.
+With `--approve plan` a person is asked before a run that the design has to wait for, before everything else once the
+design is locked, and once a pilot has sized it. With `stages`, each part with a price of its own is asked for when it
+is its turn. What was approved stays approved; the lack of an answer is never taken for one.
 """
 
 from __future__ import annotations
@@ -127,10 +122,7 @@ def _cost(state: StudyState, stage: str, limits: StepLimits) -> tuple[int, float
         rest = [run for run in confirmation_runs(state, all_analyses=True) if run not in runs]
         batches = [(len(rest), price_of(state, "confirm")), (again, price_of(state, "replicate"))]
     elif stage != EXPLORATION and design is not None and design.screen is not None:
-        entering = design.screen.candidates
-        for rung in design.screen.rungs:
-            batches.append((entering, price_of(state, "screen", rung.steps)))
-            entering = min(entering, rung.keep)
+        batches = [(design.screen.candidates, price_of(state, "screen", design.screen.rungs[0].steps))]
     else:
         if stage == EXPLORATION:
             required = exploration_runs(state)

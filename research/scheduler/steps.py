@@ -19,6 +19,7 @@ from studies.records.verdict import ApprovalRequest
 SHRINK_RULE: Final = "keep the confirmation within the budget"
 NO_MORE_CANDIDATES: Final = "ask for no more candidates"
 END_SCREEN: Final = "end the screen"
+"""Of older logs: the same."""
 CONCLUDE_RULE: Final = "conclude when every hypothesis has its verdict"
 PLUMBING_RULE: Final = "end where a learning rate of 0 changes anything"
 EXPLORED: Final = "explored as far as the budget carried it: nothing was tested"

@@ -74,7 +74,7 @@ def design(*treatments: int, **changes: Any) -> Design:
 def screened(**changes: Any) -> Design:
     screen = Screen(
         knobs=(ScreenField(field="group_size", values=(4, 8, 16, 32)),), sampler="grid", candidates=3, initial=1,
-        rungs=(Rung(steps=1, keep=2), Rung(steps=2, keep=1)), seed=7,
+        rungs=(Rung(steps=1, keep=1),), seed=7,
     )  # fmt: skip
     return design(**{"arms": (CONTROL,), "hypotheses": (), "screen": screen, **changes})
 
