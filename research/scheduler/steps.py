@@ -181,15 +181,5 @@ RunStep = Launch | StopAttempt | Collect | Measure | Invalidate
 """What is done with one run."""
 CompletionStep = Judge | Decide | AskLook | AskWords | StopStudy | ConcludeStudy | BuildReport
 """What needs no run any more."""
-Step = (
-    PlanStudy
-    | PlanRound
-    | AskCandidate
-    | AskApproval
-    | DecideScreen
-    | SizeDesign
-    | PlanRun
-    | PrepareModel
-    | RunStep
-    | CompletionStep
-)
+_PlanningStep = PlanStudy | PlanRound | AskCandidate | AskApproval | DecideScreen | SizeDesign | PlanRun | PrepareModel
+Step = _PlanningStep | RunStep | CompletionStep

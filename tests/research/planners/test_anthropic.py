@@ -13,9 +13,8 @@ from anthropic.types.message_create_params import MessageCreateParamsNonStreamin
 from pydantic import TypeAdapter
 
 from research.errors import PlannerFailed
-from research.planners.anthropic import THINKING, AnthropicEndpoint
 from research.planners.context import PlannerContext, PlannerTurn
-from research.planners.endpoint import Recorder, Replay
+from research.planners.endpoint import THINKING, AnthropicEndpoint, Recorder, Replay
 from research.planners.llm import LlmPlanner, PlannerOptions
 from tests.research.planners.scripted_endpoint import Endpoint, Reply, fails, says, scripted_endpoint
 from tests.research.planners.test_context import Shelf

@@ -5,7 +5,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -379,27 +379,16 @@ def test_a_controller_killed_at_any_event_takes_no_turn_and_no_note_twice(home: 
     assert look["sha256"] == hashlib.sha256(turn["looks"][0]["answer"].encode()).hexdigest()
 
 
-@pytest.mark.parametrize("split", ["search", ""])
-def test_who_saw_plays_of_search_tasks_alone_may_propose_code(home: Home, log: EventLog, split: str) -> None:
-    seen = {"name": "episodes", "arguments": {}, "sha256": "0" * 64, "characters": 9, "split": split}
-    turn = {"action": "propose", "tries": 1, "tokens": {}, "rejected": [], "note": "", "turn": "1/propose/7"}
-    append(log, STUDY, EventType.PLANNER_ACTED, {**turn, "looks": [seen]})
-    planner = ScriptedPlanner()
-    plan(home, log, planner, Knows())
-    assert not planner.shown[0].plays_seen
-
-
-def test_who_saw_plays_of_hidden_tasks_proposes_no_reward_function(home: Home, log: EventLog) -> None:
+@pytest.mark.parametrize("split", [None, "search", ""])
+def test_who_saw_plays_of_hidden_tasks_proposes_no_code(home: Home, log: EventLog, split: str | None) -> None:
     seen = {"name": "episodes", "arguments": {}, "sha256": "0" * 64, "characters": 9}
+    seen |= {} if split is None else {"split": split}  # as older logs have it: of hidden tasks
     turn = {"action": "propose", "tries": 1, "tokens": {}, "rejected": [], "note": "", "turn": "1/propose/7"}
     append(log, STUDY, EventType.PLANNER_ACTED, {**turn, "looks": [seen]})
-
-    code = "def reward(task, messages, outcome):\n    return 1.0\n"
-    planner = ScriptedPlanner(3, "guess", make_claim("reward", "built-in", "dense", code=code))
-    with pytest.raises(PlannerFailed, match="hold their answers"):
+    planner = ScriptedPlanner(3, "guess", make_claim("reward", "built-in", "dense", code="=reward"))
+    with pytest.raises(PlannerFailed, match="hold their answers") if split is None else nullcontext():
         plan(home, log, planner, Knows())
-    assert planner.shown[0].plays_seen
-    assert not planner.shown[0].code_allowed
+    assert (planner.shown[0].plays_seen, planner.shown[0].code_allowed) == (split is None, False)
 
 
 class Searching(ScriptedPlanner):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from research.controller.options import ResearchOptions, ask_on_terminal, make_request, require_understood
@@ -303,25 +303,6 @@ def plan_or_line(topic: str) -> Plan | str:
         return found
     except BadTopic as error:
         return error.message
-
-
-DIRECTIONS = {
-    "": None, "larger": True, "more": True, "a higher": True, "increasing the": True,
-    "smaller": False, "fewer": False, "lower": False, "decreasing the": False,
-}  # fmt: skip
-
-
-@given(st.sampled_from(NAMES), st.sampled_from(sorted(DIRECTIONS)), st.booleans(), st.sampled_from(["", " on sums"]))
-def test_any_field_in_any_direction_is_designed(named: tuple[str, str], direction: str, loud: bool, tail: str) -> None:
-    assume((direction, named[1]) != ("more", "training algorithm"))  # more training names the steps
-    topic = f"Does {direction} {named[1]} learn{tail}?"
-    found = plan(topic.upper() if loud else topic)
-    (hypothesis,) = found.proposed.hypotheses
-    assert hypothesis.variable == named[0]
-    rises = DIRECTIONS[direction]
-    if rises is not None and not isinstance(hypothesis.control, bool | str):
-        assert (hypothesis.treatment > hypothesis.control) == rises
-    assert hypothesis.treatment in [arm.overrides[named[0]] for arm in found.shape().comparison.arms]
 
 
 @pytest.mark.parametrize(

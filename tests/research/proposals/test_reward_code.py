@@ -14,10 +14,11 @@ from research.design.comparison import StatisticalRequirements
 from research.errors import BadInput, DesignRefused, ResearchError
 from research.isolation.mode import UNISOLATED
 from research.planners import analysis
-from research.proposals.actions import DEFAULT_TABLE, KILL, UNRULED, Condition, ProposedRule, decide, rules_for
+from research.proposals.actions import DEFAULT_TABLE, KILL, UNRULED, Condition, ProposedRule
 from research.proposals.flags import RequestedComparison
 from research.proposals.metric_choice import MetricChoice, RequestedMetric, default_effect
 from research.proposals.slots import MOST_BYTES, SLOTS, check_code_in, code_name
+from research.scheduler.required_runs import decide, rules_for
 from research.text import describe
 from sandboxes import Exit
 from studies.records.procedure import Rule
