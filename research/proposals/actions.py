@@ -38,7 +38,6 @@ MOST_TRIED = 6
 MOST_SEEDS = 5
 LEAST_SEEDS = 3
 MOST_LEFT_OUT = 500
-"""Characters in which a planner says what it leaves out."""
 MOST_NOTED = 500
 MOST_NODES = 8
 DEFAULT_EFFECT = 0.10
@@ -70,7 +69,6 @@ DEFAULT_TABLE: Final = (
 )
 """Stop as soon as a look decides; else go on to the last one."""
 KILL: Final = "kill-condition"
-"""Name of the rule that a hypothesis' kill condition becomes."""
 UNRULED: Final = Rule(name="no-rule", when="no rule of the table holds", then="settle")
 """What is done where no rule holds; its `when` is for people."""
 KEPT_NAMES: Final = (KILL, UNRULED.name)
