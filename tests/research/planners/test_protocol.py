@@ -115,24 +115,21 @@ def context(asked: RequestedMetric | None = None) -> PlanningInputs:
     return PlanningInputs("does a larger group help?", compiler, lambda: 100_000.0)
 
 
-@pytest.mark.parametrize(
-    ("topic", "claim", "unused"),
-    [
-        ("what helps?", make_claim(control=8), False), ("what helps?", make_claim(control=2), True),
-        ("is a group size of 2 low?", make_claim(control=2), False), ("2 or 16 groups?", make_claim(control=2), False),
-        ("is a group of 20 too few?", make_claim(control=2), True), ("do 2 tools help?", make_claim(control=2), True),
-        ("16 against 2?", make_claim(control=2), False), ("in 2 epochs, what helps?", make_claim(control=2), True),
-        ("what helps?", make_claim("learning_rate", 1e-7, 3e-3), True),
-        ("is a learning rate of 1e-7 enough?", make_claim("learning_rate", 1e-7, 3e-3), False),
-        ("what helps?", make_claim("algorithm", "rloo", "grpo"), True),
-        ("is rloo worse?", make_claim("algorithm", "rloo", "grpo"), False),
-        ("how?", make_claim(control=2, treatment=8, ladder=(2, 4, 8)), False),
-        ("a group of 2,128?", make_claim(control=2), False),
-        ("1,024 episodes?", make_claim("episodes_per_step", 1024, 64), False),
-        ("what helps?", make_claim("environment.max_turns", 3, 6), False),  # of count, where guess has 4
-        ("what helps?", make_claim("environment.max_turns", 1, 6), True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("topic", "claim", "unused"), [
+    ("what helps?", make_claim(control=8), False), ("what helps?", make_claim(control=2), True),
+    ("is a group size of 2 low?", make_claim(control=2), False), ("2 or 16 groups?", make_claim(control=2), False),
+    ("is a group of 20 too few?", make_claim(control=2), True), ("do 2 tools help?", make_claim(control=2), True),
+    ("16 against 2?", make_claim(control=2), False), ("in 2 epochs, what helps?", make_claim(control=2), True),
+    ("what helps?", make_claim("learning_rate", 1e-7, 3e-3), True),
+    ("is a learning rate of 1e-7 enough?", make_claim("learning_rate", 1e-7, 3e-3), False),
+    ("what helps?", make_claim("algorithm", "rloo", "grpo"), True),
+    ("is rloo worse?", make_claim("algorithm", "rloo", "grpo"), False),
+    ("how?", make_claim(control=2, treatment=8, ladder=(2, 4, 8)), False),
+    ("a group of 2,128?", make_claim(control=2), False),
+    ("1,024 episodes?", make_claim("episodes_per_step", 1024, 64), False),
+    ("what helps?", make_claim("environment.max_turns", 3, 6), False),  # of count, where guess has 4
+    ("what helps?", make_claim("environment.max_turns", 1, 6), True),
+])  # fmt: skip
 def test_a_control_is_a_default_or_named_by_the_topic_else_the_claim_says_that_nobody_uses_it(
     topic: str, claim: ProposedHypothesis, unused: bool
 ) -> None:
