@@ -145,11 +145,7 @@ class StatisticalRequirements:
         return self.effect
 
     def choose_effect(self, effect: float | None, metric: Metric) -> float:
-        """Return the effect that counts where a planner wants `effect` (None: it named none).
-
-        Raises DesignRefused for a larger one than the study's: a difference that matters to the user would pass for
-        none.
-        """
+        """Return the effect that counts where a planner wants one; raise DesignRefused for one above the study's."""
         least = self.min_effect(metric)
         if effect is None:
             return least
@@ -182,10 +178,7 @@ def require_effect_in_range(effect: float, metric: Metric) -> None:
 
 
 def check_prediction(direction: str, low: float, high: float, metric: Metric | None = None) -> None:
-    """Raise DesignRefused for a prediction that contradicts its claim everywhere, or that a metric cannot reach.
-
-    How far a time reaches follows from how long a design trains, which a proposal does not say.
-    """
+    """Raise DesignRefused for a prediction that contradicts its claim everywhere, or that a metric cannot reach."""
     timed = metric is not None and metric.unit and metric.horizon is not None
     if metric is not None and not timed and max(abs(low), abs(high)) > metric_range(metric):
         raise DesignRefused(

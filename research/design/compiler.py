@@ -1,11 +1,9 @@
 """The design compiler: a proposal becomes a lockable design, or is refused with a reason.
 
-A compiled design is sound (every arm is a valid job that differs from the control in one declared variable), sees its
-smallest effect of interest with the promised power by the noise bank's estimate (`research.design.sample_size`), and is
-affordable by its own price at the worst. Where the bank knows nothing, its first runs size it, by a rule that is
-locked; what has to be affordable are those. Everything that decides a verdict is in it before there are data: seeds,
-looks, test, noise, margin, exclusions, collapse, decision table, screen and replication. Seeds come from the caller's
-source; no planner sees them, and all arms of a comparison run the same. The compiler is pure: it runs nothing.
+A compiled design is sound, sees its smallest effect of interest with the promised power by the noise bank's estimate,
+and is affordable by its own price at the worst. Where the bank knows nothing, its first runs size it, by a rule that is
+locked. Everything that decides a verdict is in it before there are data. Seeds come from the caller's source; no
+planner sees them. The compiler is pure: it runs nothing.
 """
 
 from __future__ import annotations
@@ -25,22 +23,10 @@ from research.design.sample_size import LIKELY_SEEDS, SampleSizeCalculator, Unaf
 from research.environments.reference import records_of
 from research.errors import BadInput, DesignRefused
 from research.installation.base_job import require_agreement
-from research.proposals.actions import (
-    DEFAULT_TABLE,
-    KEPT_NAMES,
-    LEAST_SEEDS,
-    Propose,
-    ProposeDesign,
-    ProposedHypothesis,
-    as_json,
-)
-from research.proposals.arms import (
-    NO_MODELS,
-    ComparedModels,
-    add_potential_confounders,
-    common_controls,
-    variable_value,
-)
+from research.proposals import actions
+from research.proposals.actions import DEFAULT_TABLE, Propose, ProposeDesign
+from research.proposals.arms import NO_MODELS, ComparedModels, common_controls, variable_value
+from research.proposals.arms import add_potential_confounders as add_confounders
 from research.proposals.metric_choice import RequestedMetric, add_evaluations, default_effect
 from research.proposals.slots import SLOTS, does_as_written
 from studies.checks.alarms import watchdog_of
@@ -62,10 +48,8 @@ LEAST_POWER = 0.5
 """Power with which a later round is still worth asking."""
 LESS_POWER = (0.7, 0.6, LEAST_POWER)
 """With which power a later round may be asked, where the budget carries no more."""
-_QUOTED = {*(Hypothesis.model_fields.keys() & ProposedHypothesis.model_fields)} - {
-    "statement", "control", "treatment", "ladder",
-}  # fmt: skip
-"""Fields of a hypothesis that are what its proposal says."""
+_QUOTED = {*(Hypothesis.model_fields.keys() & actions.ProposedHypothesis.model_fields)}
+"""Fields of a hypothesis that are what its proposal says, but for those that are resolved."""
 REPLICATING_TABLE = (
     Rule(name="found", when="verdict == 'supported'", then="replicate"),
     Rule(name="decided", when="verdict in ('refuted', 'equivalent')", then="settle"),
@@ -77,29 +61,18 @@ REPLICATING_TABLE = (
 def accept_hypotheses(
     proposal: Propose, models: ComparedModels = NO_MODELS, metric: Metric | None = None, round: int = 1
 ) -> tuple[Hypothesis, ...]:
-    """Return the proposal's hypotheses as records `h1`, `h2`, ... (`r2h1` in round 2); raise DesignRefused.
-
-    `models` are those that a hypothesis may compare, `metric` what they are about, where somebody asked for one.
-    """
+    """Return the proposal's hypotheses as records `h1`, `h2`, ... (`r2h1` in round 2); raise DesignRefused."""
     accepted = []
     for index, entry in enumerate(proposal.hypotheses, start=1):
-        check_prediction(entry.direction, entry.predicted_low, entry.predicted_high)
+        low, high = entry.predicted_low, entry.predicted_high
+        check_prediction(entry.direction, low, high)
         control, treatment = (variable_value(entry.variable, value, models) for value in entry.sides)
-        shared = entry.model_dump(include=_QUOTED)
-        claim = Hypothesis(
-            id=f"h{index}" if round == 1 else f"r{round}h{index}",
-            statement="-",
-            said=entry.statement,
-            control=control,
-            treatment=treatment,
-            prediction=Prediction(
-                low=entry.predicted_low, high=entry.predicted_high, level=PREDICTION_LEVEL,
-                probability=entry.probability,
-            ),
-            ladder=tuple(variable_value(entry.variable, as_json(value), models) for value in entry.ladder),
-            **shared,
-        )  # fmt: skip
-        accepted.append(add_potential_confounders(claim.model_copy(update={"statement": statement_of(claim, metric)})))
+        ladder = tuple(variable_value(entry.variable, actions.as_json(value), models) for value in entry.ladder)
+        prediction = Prediction(low=low, high=high, level=PREDICTION_LEVEL, probability=entry.probability)
+        resolved = {"statement": "-", "said": entry.statement, "control": control, "treatment": treatment}
+        resolved |= {"id": f"h{index}" if round == 1 else f"r{round}h{index}", "ladder": ladder}
+        claim = Hypothesis(**entry.model_dump(include=_QUOTED) | resolved | {"prediction": prediction})
+        accepted.append(add_confounders(claim.model_copy(update={"statement": statement_of(claim, metric)})))
     common_controls(accepted)
     collect_code(proposal)
     return tuple(accepted)
@@ -197,66 +170,39 @@ class CompiledDesign:
         # By the price of a whole run: more than a step takes, never less.
         step_s = max(compiler.price.run(add_evaluations(job, metric)) / job.steps for job in jobs)
         seeds = draw_distinct(draw_seed, count * (2 if other else 1) + bool(draft.screen), self.compiler.used)
-        test, reads_collapses, repairs = self.test, kind_of(metric).reads_collapses, self.proposal.repairs
+        reads_collapses, arms, repairs = kind_of(metric).reads_collapses, draft.comparison.arms, self.proposal.repairs
         repairs = compiler.requirements.repairs if repairs is None else repairs
         promised = compiler.requirements.power if analysis is None else analysis.promised
         pilot = Pilot(seeds=self.seeds, most=count, analyses=compiler.requirements.analyses)
+        price = Price(
+            runs=sum(stage.runs for stage in stages), parallel=compiler.price.parallel,
+            seconds_per_run=max(stage.seconds_per_run for stage in stages), total_s=compiler.cost(stages),
+            basis=describe_basis(compiler.price, jobs),
+        )  # fmt: skip
+        job = draft.job.model_dump(include={"algorithm", "normalize_advantage"})
+        slots = [slot for arm in arms for slot in arm.slots if does_as_written(slot, job)]
         return Design(
-            question=question,
-            environment=draft.job.environment,
-            base_job=_under_arms(draft.job),
-            arms=draft.comparison.arms,
-            control_arm=draft.comparison.arms[0].name,
-            hypotheses=self.hypotheses,
-            seeds=seeds[:count],
-            metric=metric,
-            test=test,
-            alpha=ALPHA if place is None else place.difference,
-            exclusions=EXCLUDED_CODES,
-            budget=compiler.budget,
-            price=Price(
-                runs=sum(stage.runs for stage in stages),
-                parallel=compiler.price.parallel,
-                seconds_per_run=max(stage.seconds_per_run for stage in stages),
-                total_s=compiler.cost(stages),
-                basis=describe_basis(compiler.price, jobs),
-            ),
-            code=code,
-            built_in={
-                slot: SLOTS[slot].built_in
-                for arm in draft.comparison.arms
-                for slot in arm.slots
-                if does_as_written(slot, draft.job.model_dump(include={"algorithm", "normalize_advantage"}))
-            },
-            repairs=repairs if code else 0,
-            promise=PowerTarget(power=promised, effect=draft.effect),
-            noise=noise,
-            looks=() if analysis is None else analysis.analyses(count),
-            equivalence_margin=draft.effect,
+            question=question, environment=draft.job.environment, base_job=_under_arms(draft.job), arms=arms,
+            control_arm=arms[0].name, hypotheses=self.hypotheses, seeds=seeds[:count], metric=metric, test=self.test,
+            alpha=ALPHA if place is None else place.difference, exclusions=EXCLUDED_CODES, budget=compiler.budget,
+            price=price, code=code, built_in={slot: SLOTS[slot].built_in for slot in slots}, noise=noise,
+            promise=PowerTarget(power=promised, effect=draft.effect), repairs=repairs if code else 0,
+            equivalence_margin=draft.effect, looks=() if analysis is None else analysis.analyses(count),
             multiplicity="none" if draft.claims == 1 else "dunnett_bh" if shares else "dunnett_bonferroni",
             screen=draft.screen.model_copy(update={"seed": seeds[-1]}) if draft.screen else None,
             replication=Replication(environment=other.environment, seeds=seeds[count : 2 * count]) if other else None,
-            watchdog=watchdog_of(step_s),
-            decision_table=build_decision_table(self.proposal),
-            counted_as_worst=WORST_CODES,
-            most_excluded=MOST_EXCLUDED,
+            watchdog=watchdog_of(step_s), decision_table=build_decision_table(self.proposal),
+            counted_as_worst=WORST_CODES, most_excluded=MOST_EXCLUDED,
             collapse=None if reads_collapses else CollapseRule(drop=noise.drop if noise else None),
             start=None if reads_collapses else StartRule(),
             scope_reached=reads_collapses and metric.cut_at is not None,
             shared_seeds=analysis is None or analysis.shares_seeds,
             environments=records_of([draft.job.environment, *([other.environment] if other else [])]),
-            inquiry=place,
-            spending="reached",
-            pilot=pilot if analysis is None else None,
-            extension=draft.extension,
-        )
+            inquiry=place, spending="reached", pilot=pilot if analysis is None else None, extension=draft.extension,
+        )  # fmt: skip
 
     def noise_plan(self, draw_seed: Callable[[], int]) -> NoisePlan | None:
-        """Return the run that the design must wait for, on a seed of its own; None where there is none.
-
-        It is one of the control's job with a learning rate of 0, whose evaluation is that of the untrained policy for
-        all runs that begin with it.
-        """
+        """Return the run with a learning rate of 0 that the design must wait for; None where there is none."""
         if not self.compiler.makes_zero_lr_run(self.job):
             return None
         (seed,) = draw_distinct(draw_seed, 1, self.compiler.used)
@@ -287,10 +233,7 @@ class DesignCompiler(SampleSizeCalculator):
         return self.judge.metric((job,), self.requirements.hidden_episodes, models=bool(self.models.by_name))
 
     def compile(self, hypotheses: Sequence[Hypothesis], proposal: ProposeDesign) -> CompiledDesign:
-        """Return the design that tests `hypotheses` (or runs the proposal's screen) and keeps the promise.
-
-        Raises DesignRefused; where the noise is not known, for a pilot that is not affordable.
-        """
+        """Return the design that tests `hypotheses` (or runs a screen) and keeps the promise; raise DesignRefused."""
         if proposal.screen is not None and self.ledgers.round == 1:  # later ones may begin at what was confirmed
             named = {knob.field: [knob.control] for knob in proposal.screen.knobs if knob.control is not None}
             require_agreement(self.base, named)
@@ -412,16 +355,13 @@ class DesignCompiler(SampleSizeCalculator):
         return hypotheses
 
     def check_proposal(self, proposal: Propose, environment: str | None = None, *, code_allowed: bool = False) -> None:
-        """Raise DesignRefused for a proposal that cannot be tested in any environment, however short the training.
-
-        The reason is that of `environment`, which is asked for: a proposal names none; of the dearest where it is None.
-        """
+        """Raise DesignRefused for a proposal that cannot be tested in any environment, however short the training."""
         if not (hypotheses := self.accept_proposal(proposal, environment, code_allowed=code_allowed)):
             return
         refusals: dict[str, Unaffordable] = {}
         for name in environments():
             try:
-                self.compile(hypotheses, ProposeDesign(environment=name, seeds_per_arm=LEAST_SEEDS))
+                self.compile(hypotheses, ProposeDesign(environment=name, seeds_per_arm=actions.LEAST_SEEDS))
             except Unaffordable as error:
                 if error.shorter:
                     return
@@ -452,9 +392,9 @@ def seed_source(study: str, secret: bytes) -> Callable[[], int]:
 def build_decision_table(proposal: ProposeDesign) -> tuple[Rule, ...]:
     """Return the decision table, the planner's or the default; raise DesignRefused for rules at odds."""
     own = tuple(Rule(name=rule.name, when=rule.when, then=rule.then) for rule in proposal.decision_table)
-    names = [*KEPT_NAMES, *(rule.name for rule in own)]
+    names = [*actions.KEPT_NAMES, *(rule.name for rule in own)]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        kept = f"{' and '.join(KEPT_NAMES)} are kept for code"
+        kept = f"{' and '.join(actions.KEPT_NAMES)} are kept for code"
         raise DesignRefused(f"decision table: expected rules with names of their own ({kept}); found {twice} twice")
     if proposal.replication is None and (idle := next((rule for rule in own if rule.then == "replicate"), None)):
         raise DesignRefused(f"decision table: {idle.name} replicates, but no replication is designed; name its setting")

@@ -1,15 +1,8 @@
 """Whether a baseline leaves room for the effect, up or down to its metric's bounds.
 
-A share of solved tasks ends at 0 and at 1, a time to a threshold at none and at its horizon. Where runs of the
-control's very job are known, a claim that an effect lies upwards needs that much room above their mean, and one
-downwards below. Runs that are all at one end do not vary, so that no noise is known either: they are refused in any
-direction. What would help is offered in the order in which it is likely to.
-
-A time is told of trainings that pass a threshold: where none of the control's does, or the untrained model is there
-already, nothing can be told. Its evaluations during training may not take longer than the training itself.
-
-A gain ends where each model begins: at most at what its untrained self leaves unsolved, at least at losing all that it
-solves; models are judged by their own beginnings, where a check knows them.
+A share of solved tasks ends at 0 and at 1, a time to a threshold at none and at its horizon, a gain at what the
+untrained model leaves unsolved. Runs that are all at one end do not vary, so that no noise is known either: they are
+refused in any direction. What would help is offered in the order in which it is likely to.
 """
 
 from __future__ import annotations
@@ -166,24 +159,27 @@ def require_room_to_gain(
     level = fmean(levels) if len(levels) >= LEAST_RUNS else None
     control, *treatments = map(_initial_success, known)
     for claim, begins in zip(claims, treatments, strict=True):
-        if claim.sought == "equivalence":
-            continue
-        if claim.direction == "increase" and begins is not None:
-            _require_fit(draft, begins, 1 - begins.low - (level or 0.0), "the model that is to gain more")
-        elif claim.direction == "decrease" and level is None and control is not None:
-            _require_fit(draft, control, 1 - control.low, "the control's model, which is to gain more,")
-        elif claim.direction == "decrease" and level is not None and begins is not None:
-            _require_fit(draft, begins, level + begins.high, "the model that is to gain less")
+        if claim.direction == "increase":
+            side, who = begins, "the model that is to gain more"
+            room = 0.0 if begins is None else 1 - begins.low - (level or 0.0)
+        elif level is None:
+            side, who = control, "the control's model, which is to gain more,"
+            room = 0.0 if control is None else 1 - control.low
+        else:
+            side, who = begins, "the model that is to gain less"
+            room = 0.0 if begins is None else level + begins.high
+        if claim.sought != "equivalence" and side is not None and room < draft.effect - 1e-9:
+            raise DesignRefused(
+                f"expected room for an effect of {draft.effect:g} on what is gained in "
+                f"{draft.job.environment}; {who} solved {side.mean:.3f} of search episodes untrained, "
+                f"which leaves {max(0.0, room):.3f}: pose other tasks, or look for a smaller effect (--effect)"
+            )
 
 
 def require_signal(
     draft: DesignDraft, metric: Metric, known: MeasuredEnvironment | None, directions: Sequence[str]
 ) -> None:
-    """Raise DesignRefused where a check of the untrained model showed that nothing can be seen here.
-
-    No group of episodes had rewards that differ, or an effect upwards does not fit above the lower end of its success,
-    or the threshold is passed before training.
-    """
+    """Raise DesignRefused where a check of the untrained model showed that nothing can be seen here."""
     if (fault := _find_no_signal(known)) is not None:
         raise fault
     if known is None or (found := _initial_success(known)) is None:
@@ -198,15 +194,6 @@ def require_signal(
         raise DesignRefused(
             f"expected room for an effect of {draft.effect:g} in {known.environment}; when it was checked, {solved}: "
             "pose harder tasks, or look for a smaller effect (--effect)"
-        )
-
-
-def _require_fit(draft: DesignDraft, begins: Interval, room: float, who: str) -> None:
-    if room < draft.effect - 1e-9:
-        raise DesignRefused(
-            f"expected room for an effect of {draft.effect:g} on what is gained in "
-            f"{draft.job.environment}; {who} solved {begins.mean:.3f} of search episodes untrained, "
-            f"which leaves {max(0.0, room):.3f}: pose other tasks, or look for a smaller effect (--effect)"
         )
 
 

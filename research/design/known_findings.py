@@ -1,9 +1,8 @@
 """What the studies of this home found: verdicts that stand, searched, held against one another, made a recipe.
 
 A finding is read from a study's log and its verified files; one whose verdict does not follow from them stands without
-numbers. The recipe of a study is the job under all arms with every confirmed better value: what was confirmed is what
-the study's report says (`studies.verdicts.recipe`), in the environment that was asked about first, by the metric that
-was asked for. What was never confirmed together is said.
+numbers. The recipe of a study is the job under all arms with every confirmed better value, in the environment and by
+the metric that was asked for first.
 """
 
 from __future__ import annotations
@@ -200,10 +199,7 @@ def load_findings(home: Home, log: EventLog) -> KnownFindings:
 
 
 def search_findings(findings: Iterable[KnownFinding], words: Sequence[str]) -> tuple[KnownFinding, ...]:
-    """Return the findings that all of the words name, in their order; all of them for no words.
-
-    A word names a finding where a word of its claim, study, verdict, conditions or field synonyms begins with it.
-    """
+    """Return the findings of which each word begins a word of claim, study, verdict, conditions or field synonyms."""
     wanted = (part for word in words for part in _normalize(word).split())
     patterns, marks = [re.compile(rf"(?<![\w.]){re.escape(part)}") for part in wanted], tunables()
 
@@ -352,23 +348,21 @@ def recipe_of(state: StudyState, folder: Path) -> Recipe:
     while (job := parse_job({**asked.base, **_merge_fields(values)})) is None:
         if not values:
             raise BadInput("expected a job that this ajet knows under all arms of the study; found other fields")
-        beside = format_fields(_merge_fields(values[:-1]))
-        notes.append(f"{format_fields(values[-1].fields)} is left out: no job can have it beside {beside}")
-        values = values[:-1]
+        out, beside = values.pop(), format_fields(_merge_fields(values))
+        notes.append(f"{format_fields(out.fields)} is left out: no job can have it beside {beside}")
     if not values:
         notes.insert(0, f"nothing was confirmed in {asked.environment}; this is the job under all arms")
     confirmed = []
     for value in values:
         later = {number: holds(design, value) for number, design in designs.items() if number > value.round}
-        held, other = (tuple(number for number, held in later.items() if held is is_held) for is_held in (True, False))
-        confirmed.append(
-            ConfirmedValue(value.fields, value.over, findings[value.round, value.claim.id, "confirm"], held, other)
-        )
-    pairs = (
-        [f"{format_fields(value.fields)} (round {value.round})" for value in pair]
+        rounds = (tuple(number for number, held in later.items() if held is wanted) for wanted in (True, False))
+        finding = findings[value.round, value.claim.id, "confirm"]
+        confirmed.append(ConfirmedValue(value.fields, value.over, finding, *rounds))
+    apart = tuple(
+        " and ".join(f"{format_fields(value.fields)} (round {value.round})" for value in pair)
+        + " were never confirmed together"
         for pair in find_untested_pairs(values, designs)
     )
-    apart = tuple(f"{one} and {other} were never confirmed together" for one, other in pairs)
     return Recipe(_build_job_file(job, _merge_fields(values)), tuple(confirmed), apart, tuple(notes))
 
 
@@ -392,8 +386,5 @@ def _merge_fields(values: Sequence[BetterValue]) -> dict[str, JsonValue]:
 def _build_job_file(job: Job, confirmed: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return a job as a file has it: its environment, what was confirmed, what is not usual."""
     usual, shown = Job.default_fields(job.model, job.lora_rank), {"environment", *confirmed}
-    return {
-        name: value
-        for name, value in job.model_dump(mode="json").items()
-        if name not in APART and (name in shown or value != usual.get(name))
-    }
+    fields = {name: value for name, value in job.model_dump(mode="json").items() if name not in APART}
+    return {name: value for name, value in fields.items() if name in shown or value != usual.get(name)}

@@ -1,22 +1,18 @@
 """The noise bank: what seeds alone do to a metric, from every run collected here.
 
-A pure fold over all logs of a home and a shipped file of real A/A runs: a set of observations, one run's value each,
-with its group of runs that differ in their seed alone. Banks merge as sets do. It is keyed by (environment, model,
-algorithm) and pools over other fields, machines and lengths. Corrupt logs, other results versions, own rewards and
-unknown jobs are left out and counted with a reason.
+A pure fold over all logs of a home and a shipped file of real A/A runs, keyed by (environment, model, algorithm): one
+value a run, with its group of runs that differ in their seed alone. Banks merge as sets do. Corrupt logs, other results
+versions, own rewards and unknown jobs are left out and counted with a reason.
 
-Sums of squares are pooled over groups, each around its own mean; where runs of all arms' very settings are known, of
-whatever length, over theirs alone, and the arms' variances are averaged. The evaluation part falls with the number of
-episodes: it is the variance of a play within its task, or, of runs that did not count that, the spread of the untrained
-policy's own evaluations; where it is unknown, a figure stands for its own number of episodes and, cautiously, larger
-ones. The correlation is that of residuals of one seed's runs. Collapsed runs are no noise: they are counted apart, and
-what they lost is said by runs of the arms' own settings alone.
+Sums of squares are pooled over groups, each around its own mean; where runs of all arms' very settings are known, over
+theirs alone, and the arms' variances are averaged. Collapsed runs are no noise: they are counted apart, and what they
+lost is said by runs of the arms' own settings alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -104,24 +100,22 @@ class Observation(Record):
 
 
 def _group_by(entries: Iterable[Observation], key: Callable[[Observation], _K]) -> dict[_K, list[Observation]]:
-    groups: defaultdict[_K, list[Observation]] = defaultdict(list)
+    groups = dict[_K, list[Observation]]()
     for entry in entries:
-        groups[key(entry)].append(entry)
-    return dict(groups)
+        groups.setdefault(key(entry), []).append(entry)
+    return groups
 
 
 def _evaluation_variance(entries: Iterable[Observation]) -> float | None:
-    """Return the variance of one policy's evaluations, times their episodes; None where too few of shares are known.
-
-    It is that of plays, where runs counted them: an untrained evaluation may be one that runs share.
-    """
+    """Return the variance of one policy's evaluations, times their episodes; None where too few of shares are known."""
     shares = [entry for entry in entries if entry.is_share]
     if plays := [variance for entry in shares if (variance := entry.variance_of_plays) is not None]:
         return fmean(plays)
     shares = [entry for entry in shares if entry.initial is not None]
     squares, df = 0.0, 0
     for (_, episodes), group in _group_by(shares, lambda entry: (entry.decoding, entry.episodes)).items():
-        squares += episodes * _sum_of_squares([entry.initial for entry in group if entry.initial is not None])
+        initial = [entry.initial for entry in group if entry.initial is not None]
+        squares += episodes * sum(residual**2 for residual in _residuals(initial))
         df += len(group) - 1
     if df < LEAST_DF:
         return None
@@ -159,10 +153,8 @@ def _seed_correlation(groups: Sequence[Sequence[Observation]]) -> tuple[float | 
 
 
 def _split_by_arm(alike: Sequence[Observation], settings: Sequence[str]) -> list[list[Observation]]:
-    """Return the runs of each arm's setting, where those say enough of every one; else all runs as one part.
-
-    Of another setting that mostly collapses there are none: it says nothing of how often these do.
-    """
+    """Return the runs of each arm's setting, where those say enough of every one; else all as one part, but for those
+    of another setting that mostly collapses: it says nothing of how often these do."""
     arms = [[entry for entry in alike if entry.setting == key] for key in dict.fromkeys(settings)]
     enough = (sum(len(group) - 1 for group in _list_groups(arm)) >= LEAST_DF for arm in arms)
     if len(settings) > 1 and all(enough):
@@ -198,17 +190,13 @@ def _pool_variance(
     squares, df = 0.0, sum(len(group) - 1 for group in groups)
     for group in groups:
         shift = 0.0 if per_episode is None else per_episode * (1 / episodes - 1 / group[0].episodes)
-        squares += _sum_of_squares([entry.value for entry in group]) + shift * (len(group) - 1)
+        squares += sum(r**2 for r in _residuals([entry.value for entry in group])) + shift * (len(group) - 1)
     return (max(0.0, squares / df) if df else 0.0), df
 
 
 def _residuals(values: Sequence[float]) -> list[float]:
     mean = fmean(values)
     return [value - mean for value in values]
-
-
-def _sum_of_squares(values: Sequence[float]) -> float:
-    return sum(residual**2 for residual in _residuals(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +252,12 @@ class NoiseBank:
 
     def values(self, job: Job, metric: Metric) -> list[float]:
         """Return what runs of this job's kind came to, at whatever settings."""
-        return [entry.value for entry in self._select(job.environment, job, metric)[0]]
+        return [entry.value for entry in self._list_alike(job.environment, job, metric)]
+
+    def _list_alike(self, environment: str, job: Job, metric: Metric) -> list[Observation]:
+        wanted = (environment, model_key(job), job.algorithm, metric_key(metric))
+        alike = (run for run in self.observations if (run.environment, run.model, run.algorithm, run.metric) == wanted)
+        return sorted(alike, key=lambda entry: (entry.study, entry.group, entry.seed, entry.run))
 
     def needs_zero_lr_check(self, job: Job) -> bool:
         return self.checked is not None and (job.environment, model_key(job)) not in self.checked
@@ -272,11 +265,14 @@ class NoiseBank:
     def find(self, environment: str, job: Job, metric: Metric, others: Sequence[Job] = ()) -> Noise | str:
         """Return the noise of a metric with so many evaluation episodes, or in a sentence why nothing is known of it.
 
-        Sums of squares are pooled over groups that were evaluated on as many episodes, those with most degrees of
-        freedom; over all groups where it is known what of the spread is evaluation. Where the very settings of all arms
-        (`others` beside `job`) are known, it is the mean of their variances.
+        Pooled are groups that were evaluated on as many episodes, those with most degrees of freedom; all groups where
+        it is known what of the spread is evaluation. `others` are the jobs of the other arms.
         """
-        seen, alike = self._select(environment, job, metric)
+        seen = self._list_alike(environment, job, metric)
+        cut_at = None if metric.threshold is None else metric.cut_at
+        # of groups that mostly end at a horizon the spread says nothing
+        late = set() if cut_at is None else _find_groups_of_most(seen, lambda entry: entry.value >= cut_at)
+        alike = [entry for entry in seen if entry.group not in late]
         settings = [setting_key(each) for each in (job, *others)]
         arms = _split_by_arm(alike, settings)
         known = [entry for arm in arms for entry in arm]
@@ -337,17 +333,6 @@ class NoiseBank:
             measured_sd=None if evaluation is None else math.sqrt(measured),
             measured_episodes=None if evaluation is None else episodes,
         )  # fmt: skip
-
-    def _select(self, environment: str, job: Job, metric: Metric) -> tuple[list[Observation], list[Observation]]:
-        """Return the runs of a job's kind, and those whose spread says something: of a horizon there is none."""
-        wanted = (environment, model_key(job), job.algorithm, metric_key(metric))
-        alike = (run for run in self.observations if (run.environment, run.model, run.algorithm, run.metric) == wanted)
-        seen = sorted(alike, key=lambda entry: (entry.study, entry.group, entry.seed, entry.run))
-        cut_at = metric.cut_at
-        if metric.threshold is None or cut_at is None:
-            return seen, seen
-        late = _find_groups_of_most(seen, lambda entry: entry.value >= cut_at)
-        return seen, [entry for entry in seen if entry.group not in late]
 
 
 class ZeroLrRun(Record):

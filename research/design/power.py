@@ -1,12 +1,9 @@
 """What a design can see: the power of some seeds, and the seeds that an effect needs.
 
-Everything follows from the noise bank's estimate, by `studies.statistics.power`: a lower bound, of the last look
-alone, averaged over what the bank's degrees of freedom leave open of the noise. The bank sizes designs and never enters
-a test. Arms share their seeds. Two are compared by Welch's test, more by the variance of all of them, which a positive
-correlation of runs with one seed makes cautious; paired where the correlation is surely positive, by its lower limit,
-and the paired test sees more on as many runs, averaged over what the pairs leave open of it. Where runs with one seed
-surely lie apart, each arm has seeds of its own. Of trainings that collapse as often as the bank's did, only those that
-are left see anything.
+By `studies.statistics.power`: a lower bound, of the last look alone, averaged over what the bank's degrees of freedom
+leave open of the noise. Two arms are compared by Welch's test, more by the variance of all of them; paired where the
+correlation of runs with one seed is surely positive, by its lower limit, and the paired test sees more on as many runs.
+Of trainings that collapse as often as the bank's did, only those that are left see anything.
 """
 
 from __future__ import annotations
@@ -105,11 +102,8 @@ class PowerAnalysis:
 
 @dataclass(frozen=True, slots=True)
 class RatePower(PowerAnalysis):
-    """What a comparison of rates of runs can see, by an exact test, whatever the noise.
-
-    The locked rule at its strictest: the last look's level shared among variables and the claims of one. The control's
-    rate is `rate`, a treatment's as far from it as the effect, on the side that has room.
-    """
+    """What a comparison of rates of runs can see, by an exact test: the locked rule at its strictest. The control's
+    rate is `rate`, a treatment's as far from it as the effect, on the side that has room."""
 
     rate: float = 0.5
 

@@ -1,20 +1,15 @@
 """The price in seconds of a run and of a design, and what a study may still spend.
 
-Before any run: start-up, plays, updates and the evaluations (one after training, and one before it unless the run
-shares that of the untrained policy), as measured for this environment and model
-(`research.environments.catalog`, `ajet model check`), else estimated for 2 cores that make 2 runs at once, with P
-parameters:
+As measured for this environment and model, else estimated for 2 cores that make 2 runs at once, with P parameters:
 
     tokens of a call     FED_PROMPT + max_tokens / 2
     a call               SECONDS_PER_CALL and 2 P x tokens / RATES[device]
     an update's episode  UPDATE_SECONDS_PER_EPISODE and 6 P x tokens of its calls / RATES[device]
     start-up             STARTUP_S and 4 P bytes / LOADED_PER_S
 
-A run of the same job observed here beats it, if it ran where this study runs; evaluations that it had more or less are
-counted off by estimate. From its first ended run on a study goes by its own times: `price_of` is the locked price times
-what its newest runs took of theirs; it follows from the log and from times alone, so no result moves it. A design is
-priced at its worst: every seed, the whole screen, the replication, in waves of as many runs as the machine makes at
-once.
+A run of the same job observed here beats it. From its first ended run on a study goes by its own times (`price_of`),
+which follow from the log and from times alone, so that no result moves them. A design is priced at its worst: every
+seed, the whole screen, the replication, in waves of as many runs as the machine makes at once.
 """
 
 from __future__ import annotations
@@ -258,9 +253,7 @@ class Pricing:
         return begins_alike(*(metric.evaluated(each.model_dump(mode="json")) for each in (job, self.untrained)))
 
     def training(self, job: Job) -> float:
-        """Return the seconds that the training of a job takes, without its evaluations; with its start where that was
-        seen.
-        """
+        """Return the seconds of a job's training, without its evaluations; with its start where that was seen."""
         bare = remove_evaluations(job)
         return max(self.estimates.training(bare), self.seconds_per_run(bare) - self.estimates.evaluations(bare))
 
@@ -276,8 +269,7 @@ class Pricing:
     def after_noise(self, state: StudyState) -> Pricing:
         """Return the price list with every price times what the study's own A/A (else newest) runs took of theirs.
 
-        All prices: what slows one job, such as a loaded machine, is not known to spare another. Before any of them
-        ended the run with a learning rate of 0 says it, but never less than 1: it had the machine to itself.
+        Before any of them ended the run with a learning rate of 0 says it, but never less than 1: it was alone.
         """
         plan, asks_on = state.noise_plan, state.most_rounds > 1 and state.design is not None
         every = [] if state.most_rounds == 1 and not state.explorations else state.every_run.values()
@@ -348,8 +340,7 @@ def make_pricing(
 def median_seconds(log: EventLog, exclude: str = "") -> dict[str, ObservedRun]:
     """Return the median seconds of the newest studies' attempts at each job, by price key, but for study `exclude`.
 
-    Only runs with as many evaluation episodes as the newest one count, so that with and without an evaluation before
-    training are not mixed: the price of others is computed from theirs.
+    Only runs with as many evaluation episodes as the newest one count: the price of others is computed from theirs.
     """
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     played: dict[str, int] = {}
@@ -386,47 +377,35 @@ def has_ended_run(state: StudyState, phase: Phase) -> bool:
 
 
 def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float:
-    """Return the seconds that one more run of a phase takes, by what the study's newest runs took.
-
-    By runs of the phase priced alike, else of any phase priced alike, else of the lock; before one ended, the locked
-    price.
-    """
+    """Return the seconds of one more run of a phase: the locked price times what the newest runs took of theirs."""
     locked = find_locked_price(state, phase, steps)
     took = _find_durations(state, phase)
-    alike = [entry for entry in took if entry.priced == locked]
-    own = [entry for entry in alike if entry.phase == phase]
+    alike = [entry for entry in took if entry[1] == locked]
+    own = [entry for entry in alike if entry[0] == phase]
     newest = (own or alike or took)[-NEWEST_RUNS:]
     if not newest:
         return locked
     # a log may name no price of its A/A runs
-    return (locked or 1.0) * median(entry.seconds / (entry.priced or 1.0) for entry in newest)
-
-
-class _AttemptDuration(NamedTuple):
-    """What one finished attempt was priced at, and what it took."""
-
-    launched: str
-    phase: Phase
-    priced: float
-    seconds: float
-
-
-def _find_durations(state: StudyState, phase: Phase) -> list[_AttemptDuration]:
-    """Return those of the phase, else of all phases under its lock."""
-    phases = (phase,) if phase in ("noise", "explore") else ("screen", "confirm", "replicate")
-    return [entry for entry in _list_durations(state) if entry.phase in phases]
+    return (locked or 1.0) * median(seconds / (priced or 1.0) for _, priced, seconds in newest)
 
 
 @memoize_last
-def _list_durations(state: StudyState) -> list[_AttemptDuration]:
+def _list_durations(state: StudyState) -> list[tuple[str, Phase, float, float]]:
+    """Return of each finished attempt when it was launched, its phase, what it was priced at and what it took."""
     durations = []
     for run, attempt in _list_whole_attempts(state.runs.values()):
         phase, locked = run.spec.phase, state.locked_design
         varies = phase == "screen" or (locked is not None and locked.extension is not None)
         steps = int(str(run.spec.job["steps"])) if varies else None
         priced = find_locked_price(state, phase, steps)
-        durations.append(_AttemptDuration(attempt.launched, phase, priced, attempt.seconds or 0.0))
+        durations.append((attempt.launched, phase, priced, attempt.seconds or 0.0))
     return sorted(durations)
+
+
+def _find_durations(state: StudyState, phase: Phase) -> list[tuple[Phase, float, float]]:
+    """Return those of the phase, else of all phases under its lock: phase, price and seconds, the newest last."""
+    phases = (phase,) if phase in ("noise", "explore") else ("screen", "confirm", "replicate")
+    return [(own, priced, took) for _, own, priced, took in _list_durations(state) if own in phases]
 
 
 def _list_whole_attempts(runs: Iterable[RunState]) -> Iterator[tuple[RunState, AttemptState]]:

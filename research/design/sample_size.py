@@ -1,12 +1,8 @@
 """How many seeds a comparison gets, or a refusal with its prices.
 
 A promise can be bought with seeds or with episodes: where the bank knows what of the noise is evaluation, the pair that
-costs least is taken, unless somebody fixed the episodes. More seeds than the promise needs are never bought.
-
-Each alternative in a refusal is computed by the same rules that refuse: whoever takes one gets a design. They are more
-seeds (the budget they cost), a larger effect and, where time is short, shorter runs. Pairing seeds needs no
-alternative: it is chosen by itself where it is known to help. Longer runs are not offered: no bank knows what they do
-to the noise.
+costs least is taken, unless somebody fixed the episodes. Each alternative in a refusal is computed by the same rules
+that refuse: whoever takes one gets a design. Longer runs are not offered: no bank knows what they do to the noise.
 """
 
 from __future__ import annotations
@@ -127,8 +123,7 @@ class SampleSizeCalculator(BudgetCheck):
     def choose_episodes(self, draft: DesignDraft) -> Self:
         """Return what sizes by the episodes that make a design cheapest, of those that are affordable.
 
-        Of prices that are nearly the same the most episodes are taken: more plays also say more of each training. Where
-        none keep the promise, those that leave to see most of what is affordable.
+        Of prices that are nearly the same the most episodes are taken: more plays also say more of each training.
         """
         options = self.list_evaluations(draft)
         if self.requirements.episodes is not None or not options:
@@ -167,15 +162,13 @@ class SampleSizeCalculator(BudgetCheck):
         noise = None if kind_of(self.metric(draft)).rates else self._noise(draft)
         if not isinstance(noise, Noise) or noise.evaluation_sd is None:
             return ()
-        sizes = sorted({*EPISODES, self.requirements.hidden_episodes})
-        return tuple(self.with_episodes(episodes)._price_evaluation(draft) for episodes in sizes)
-
-    def _price_evaluation(self, draft: DesignDraft) -> EvaluationOption:
-        need, episodes = self.power_analysis(draft).seeds_needed(draft.effect), self.metric(draft).episodes
-        if need is None:
-            return EvaluationOption(episodes, None, math.inf, affordable=False)
-        stages = self.stages(draft, need)
-        return EvaluationOption(episodes, need, self.cost(stages), self.affords(stages))
+        options = []
+        for size in map(self.with_episodes, sorted({*EPISODES, self.requirements.hidden_episodes})):
+            need, episodes = size.power_analysis(draft).seeds_needed(draft.effect), size.metric(draft).episodes
+            stages = () if need is None else size.stages(draft, need)
+            seconds = math.inf if need is None else size.cost(stages)
+            options.append(EvaluationOption(episodes, need, seconds, need is not None and size.affords(stages)))
+        return tuple(options)
 
     def _noise(self, draft: DesignDraft) -> Noise | str:
         if draft.extend_to:
@@ -184,10 +177,7 @@ class SampleSizeCalculator(BudgetCheck):
         return self.bank.find(job.environment, job, self.metric(draft), others)
 
     def size_pilot(self, draft: DesignDraft) -> tuple[DesignDraft, int]:
-        """Return the widest screen, and the seeds that are run first where the noise is not known; raise Unaffordable.
-
-        A screen is widened where a confirmation of a likely size is carried as well.
-        """
+        """Return the widest screen and the seeds of a pilot, where the noise is not known; raise Unaffordable."""
         for seeds in (PILOT_SEEDS, FIRST_ANALYSIS):
             if self.affords(self.stages(draft, seeds)):
                 return self.widen_screen(draft, LIKELY_SEEDS), seeds
@@ -198,10 +188,8 @@ class SampleSizeCalculator(BudgetCheck):
         )
         steps = self._find_shorter(draft, lambda less: self.stages(less, FIRST_ANALYSIS))
         exploring = self._suggest_exploring(draft)
-        ways = "; or ".join([*_suggest_steps(draft, steps), *_suggest_smaller(draft, explorable=bool(exploring))])
-        use, need_s = "; or ".join([f"use {self.suggest_flags(stages)}", *exploring]), self.cost(stages)
-        when = self.explain_when(stages)
-        raise Unaffordable(f"{why}: {use}", f"{why}: {ways}", need_s=need_s, shorter=steps is not None, when=when)
+        ways = [*_suggest_steps(draft, steps), *_suggest_smaller(draft, explorable=bool(exploring))]
+        raise self._unaffordable(stages, why, [f"use {self.suggest_flags(stages)}", *exploring], ways, steps)
 
     def shrink(self, draft: DesignDraft) -> tuple[int, PowerAnalysis] | None:
         """Return the most seeds that are affordable, with the power that they really have; None where there are none.
@@ -209,7 +197,10 @@ class SampleSizeCalculator(BudgetCheck):
         Fewer than are needed for what was to be promised: where nobody named effect or power, or runs were made for the
         design. Prices that this study's first run corrected stand for what they were, where nothing else would fit.
         """
-        if not (self.tried or self.is_promise_usual(draft)):
+        wanted = self.requirements
+        named = wanted.effect is not None or wanted.power != DEFAULT_POWER or wanted.power_named
+        usual = not named and self.ledgers.round == 1 and draft.effect >= wanted.min_effect(self.metric(draft))
+        if not (self.tried or (usual and self.makes_zero_lr_run(draft.job))):
             return None
         analysis = self.power_analysis(draft)
         counts = range(analysis.seeds_needed(draft.effect) or MOST_SEEDS, FIRST_ANALYSIS - 1, -1)
@@ -218,13 +209,6 @@ class SampleSizeCalculator(BudgetCheck):
         seeds = next(fitting, 0)
         power = math.floor(100 * analysis.power(seeds, draft.effect)) / 100 if seeds else 0.0
         return (seeds, replace(analysis, promised=power)) if power > 0 else None
-
-    def is_promise_usual(self, draft: DesignDraft) -> bool:
-        """Return whether nobody named effect or power, and the study's first run is yet to show what runs take here."""
-        wanted = self.requirements
-        named = wanted.effect is not None or wanted.power != DEFAULT_POWER or wanted.power_named
-        usual = not named and self.ledgers.round == 1
-        return usual and draft.effect >= wanted.min_effect(self.metric(draft)) and self.makes_zero_lr_run(draft.job)
 
     def with_listed_prices(self) -> Self:
         """Return what sizes by the price list as it was before this study's first run."""
@@ -264,10 +248,7 @@ class SampleSizeCalculator(BudgetCheck):
         return any(begins_alike(job.model_dump(mode="json"), run.metric.evaluated(run.job)) for run in self.untrained)
 
     def makes_zero_lr_run(self, job: Job) -> bool:
-        """Return whether a training with a learning rate of 0 comes first: in every study, where the bank asks for any.
-
-        It shows that the machinery does nothing then, and evaluates the untrained policy for all runs.
-        """
+        """Return whether a training with a learning rate of 0 comes first, which evaluates the untrained policy."""
         return self.bank.checked is not None and not self.tried and not self.has_untrained(job)
 
     def stages(self, draft: DesignDraft, seeds: int) -> tuple[Stage, ...]:
@@ -294,18 +275,25 @@ class SampleSizeCalculator(BudgetCheck):
             return
         why = f"one run of each of {draft.arms} arms: {self.describe_cost(stages)}; {self.describe_budget()}"
         steps = self._find_shorter(draft, lambda less: [self.exploration(less)])
-        ways = [f"use {self.suggest_flags(stages)}", *_suggest_steps(draft, steps)]
-        feedback = f"{why}: {'; or '.join([*ways[1:], *_suggest_smaller(draft)])}"
-        raise Unaffordable(
-            f"{why}: {'; or '.join(ways)}", feedback, need_s=self.cost(stages), shorter=steps is not None,
-            when=self.explain_when(stages),
+        shorter = _suggest_steps(draft, steps)
+        flags = [f"use {self.suggest_flags(stages)}", *shorter]
+        raise self._unaffordable(stages, why, flags, [*shorter, *_suggest_smaller(draft)], steps)
+
+    def _unaffordable(
+        self, stages: Sequence[Stage], why: str, flags: Sequence[str], ways: Sequence[str], steps: int | None,
+        *, possible: bool = True,
+    ) -> Unaffordable:  # fmt: skip
+        """Return the refusal of stages: with the `flags` of a person, the `ways` of a planner, the steps that do."""
+        use = f": {'; or '.join(flags)}" if flags else "; nothing that a flag sets would do"
+        return Unaffordable(
+            f"{why}{use}", f"{why}: {'; or '.join(ways)}", need_s=self.cost(stages), shorter=steps is not None,
+            when=self.explain_when(stages) if possible else "",
         )  # fmt: skip
 
     def _suggest_exploring(self, draft: DesignDraft) -> list[str]:
         """Return that one run of each arm can be looked at, where the budget carries it."""
-        if draft.screen is not None or draft.replication or draft.extend_to or self.ledgers.round > 1:
-            return []
-        if not self.affords(stages := [self.exploration(draft)]):
+        fixed = draft.screen is not None or draft.replication or draft.extend_to or self.ledgers.round > 1
+        if fixed or not self.affords(stages := [self.exploration(draft)]):
             return []
         alone = " in place of --rounds" if (self.requirements.rounds or 1) > 1 else ""
         return [
@@ -342,10 +330,14 @@ class SampleSizeCalculator(BudgetCheck):
         metric = self.metric(draft)
         most, effect = self._see_affordable(draft)
         promise = f"an effect of {format_difference(metric, draft.effect)} with power {self.requirements.power:g}"
-        noise = (
-            f"as the noise between seeds in {draft.job.environment} is {format_amount(metric, analysis.noise.sd)}"
-            f"{_describe_variance_inflation(draft)}"
-        )
+        noise = f"as the noise between seeds in {draft.job.environment} is {format_amount(metric, analysis.noise.sd)}"
+        if draft.weights:
+            times = sum(weight * weight for weight in draft.weights) / 2
+            noise += (
+                f", and a difference of two differences has {times:g} times the variance of one"
+                if draft.kind == "interaction"
+                else f", and the rise over {draft.arms} values has {times:.2g} times the variance of a difference"
+            )
         steps, stages = None, self.stages(draft, need or MOST_SEEDS)
         flags = [] if need is None else [f"use {self.suggest_flags(stages)}"]
         if effect is not None and effect > draft.effect:
@@ -369,21 +361,8 @@ class SampleSizeCalculator(BudgetCheck):
         suggestions, least = _suggest_steps(draft, steps), self.requirements.min_effect(metric)
         if effect is not None and draft.effect < effect <= least:
             suggestions.append(f"name a larger smallest_effect, {effect:g} (the study's is {least:g})")
-        ways = f": {'; or '.join(flags)}" if flags else "; nothing that a flag sets would do"
-        smaller = _suggest_smaller(draft, explorable=bool(exploring))
-        feedback = f"{why}: {'; or '.join([*suggestions, *smaller])}"
-        when = "" if need is None else self.explain_when(stages)
-        return Unaffordable(f"{why}{ways}", feedback, need_s=self.cost(stages), shorter=steps is not None, when=when)
-
-
-def _describe_variance_inflation(draft: DesignDraft) -> str:
-    """Return how much wider a contrast is than a difference on as many seeds, as a clause; empty for a difference."""
-    if not draft.weights:
-        return ""
-    times = sum(weight * weight for weight in draft.weights) / 2
-    if draft.kind == "interaction":
-        return f", and a difference of two differences has {times:g} times the variance of one"
-    return f", and the rise over {draft.arms} values has {times:.2g} times the variance of a difference"
+        suggestions += _suggest_smaller(draft, explorable=bool(exploring))
+        return self._unaffordable(stages, why, flags, suggestions, steps, possible=need is not None)
 
 
 def _suggest_steps(draft: DesignDraft, steps: int | None) -> list[str]:

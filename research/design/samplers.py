@@ -40,10 +40,7 @@ SHAPE, RATE = 1.0, 0.5
 
 
 def list_free(screen: Screen, excluded: Sequence[Point], is_job: Callable[[Point], bool], asked: int) -> list[Point]:
-    """Return the points to choose among, in an order by chance: all, or a sample of a large space.
-
-    The chance follows from the screen's seed and how many were `asked` before.
-    """
+    """Return the points to choose among, all or a sample, in an order by the screen's seed and `asked`."""
     random = np.random.default_rng(int(hashlib.sha256(f"{screen.seed}:{asked}".encode()).hexdigest()[:16], 16))
     sizes = [len(knob.values) for knob in screen.knobs]
     drawn: Iterable[Point] = product(*map(range, sizes))

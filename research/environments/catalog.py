@@ -3,13 +3,10 @@
 What was measured of an environment, alone or with a model, for prices, headroom and planners:
 
     measured/NAME@HASH/none.json             by its own code: oracle, demonstrations, empty and random answers
-    measured/NAME@HASH/tiny-HASH-HASH.json   with a model made on the spot
-    measured/NAME@HASH/path-HASH-HASH.json   with a model of a folder
-    measured/NAME@HASH/fake-HASH.json        with the fake backend, which has none: a trial of the machinery
+    measured/NAME@HASH/MODEL-HASH-HASH.json  with a model: tiny, path or fake (which has none, nor a first hash)
 
-It lies beside the environments, which never change. A file is written whole, and replaced by the next measurement under
-the same conditions, the fields of a job that decide what its untrained model says and how fast (the second hash): for a
-job with others nothing is known of it.
+A file is replaced by the next measurement under the same conditions, the fields of a job that decide what its untrained
+model says and how fast (the second hash): for a job with others nothing is known of it.
 """
 
 from __future__ import annotations
@@ -131,11 +128,11 @@ def save_measurement(home: Home, measured: MeasuredEnvironment) -> Path:
     """Write a measurement in place of an earlier one under the same conditions; return its file."""
     alone = measured.model == NO_MODEL
     name = measured.model if alone else f"{measured.model}-{_hash(_conditions(measured))[:_DIGITS]}"
-    path = home.measured / measured.environment / f"{name}.json"
-    for earlier, known in _read_measurements(home, measured.environment).items():
-        if known.model == measured.model and (alone or _conditions(known) == _conditions(measured)):
-            path = earlier
-            break
+    earlier = (
+        path for path, known in _read_measurements(home, measured.environment).items()
+        if known.model == measured.model and (alone or _conditions(known) == _conditions(measured))
+    )  # fmt: skip
+    path = next(earlier, home.measured / measured.environment / f"{name}.json")
     write_json(path, measured.model_dump(mode="json"))
     return path
 

@@ -27,15 +27,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
+from research.environments import install
 from research.environments.catalog import MeasuredEnvironment, conditions_of, model_key, save_measurement
-from research.environments.install import (
-    MODULE,
-    install_environment,
-    load_environment,
-    packages_of,
-    python_path_variables,
-    remove_folder,
-)
 from research.environments.reference import is_known, read_reference
 from research.errors import BadEnvironment, NotReady
 from research.files import read_json, write_bytes
@@ -50,7 +43,6 @@ from swarm.environments.building import SPLITS
 from swarm.environments.custom import CODE, CustomEnvironment, to_json
 from swarm.environments.measuring import MOST_BYTES
 from swarm.job import Job
-from swarm.wire import EpisodeRecord, Status
 
 ORACLE: Final = "oracle"
 DEMONSTRATIONS: Final = "demonstrations"
@@ -155,11 +147,12 @@ class Plays:
 def play_alone(name: str, home: Home, packages: Sequence[Path], bounds: PlayBounds, note: Note) -> Plays:
     """Play an environment by players that need no model; raises BadEnvironment where its code cannot be loaded."""
     command = [
-        sys.executable, "-m", MODULE, "measure", "--environment", name, "--environments", str(home.environments),
-        "--plays", str(bounds.plays), "--seconds", str(bounds.play_s), "--answers", str(bounds.answers),
-        "--memory", str(bounds.memory),
+        sys.executable, "-m", install.MODULE, "measure", "--environment", name,
+        "--environments", str(home.environments), "--plays", str(bounds.plays), "--seconds", str(bounds.play_s),
+        "--answers", str(bounds.answers), "--memory", str(bounds.memory),
     ]  # fmt: skip
-    variables = {**os.environ, **python_path_variables(packages), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {**os.environ, **install.python_path_variables(packages), "PYTHONHASHSEED": "0"}
+    variables["PYTHONDONTWRITEBYTECODE"] = "1"
     players: dict[str, Player] = {}
     faults: list[str] = []
     facts: dict[str, Any] = {}  # `example`, `refused`, `whole`, as the process says them once
@@ -231,16 +224,16 @@ class EnvironmentCheck:
 
 def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: Note) -> EnvironmentCheck:
     """Check what a text refers to; what was measured is kept. Raises BadEnvironment for what cannot be brought."""
-    environment = load_environment(text, reward, home, note, bounds.play_s)
+    environment = install.load_environment(text, reward, home, note, bounds.play_s)
     here = reward is None and is_known(text)
     same = None
     if not here:  # bring it once more; what a second drawing alone gave is not kept
         before = {path.name for path in home.environments.iterdir()}
-        again = install_environment(read_reference(text, reward), home, lambda _: None, bounds.play_s)  # all was said
+        again = install.install_environment(read_reference(text, reward), home, lambda _: None, bounds.play_s)
         if again.name not in before:
-            remove_folder(again.folder, home)
+            install.remove_folder(again.folder, home)
         same = again.name == environment.name
-    plays = play_alone(environment.name, home, packages_of(environment.name, home, note), bounds, note)
+    plays = play_alone(environment.name, home, install.packages_of(environment.name, home, note), bounds, note)
     found = list(plays.faults)
     if same is False:
         found.append("drawn twice, it gave other tasks or demonstrations: use no clock, and no random without a seed")
@@ -341,7 +334,7 @@ def try_model(
                     "--server", server.url, "--environment", job.environment, "--environments",
                     str(home.environments), "--concurrency", str(job.max_concurrency),
                 )  # fmt: skip
-                variables = {**os.environ, **python_path_variables(packages), "AJET_TOKEN": server.client_token}
+                variables = {**os.environ, **install.python_path_variables(packages), "AJET_TOKEN": server.client_token}
                 chosen, out, plays = folder / "tasks.json", folder / "evaluation.json", len(tasks) * GROUP
                 write_bytes(chosen, to_json(tasks).encode(), durable=False)
                 note(f"playing {plays} episodes of search tasks")
@@ -355,7 +348,26 @@ def try_model(
                 status = client.status(within_s=_STATUS_S)
         finally:
             stop_swarm(server)
-    return _build_measurement(trial, startup_s, seconds, episodes, records, status)
+    groups = defaultdict[str, list[float]](list)
+    for episode in episodes:
+        groups[episode["task_id"]].append(episode["reward"])
+    spans = [call for record in records for call in record.record]
+    cut = [call.truncated for call in spans if call.truncated is not None]
+    plain = Job(environment=job.environment, model=job.model).model_dump(mode="json")
+    held = {name: value for name, value in job.model_dump(mode="json").items() if value != plain.get(name)}
+    return MeasuredEnvironment(
+        environment=job.environment, model=FAKE if job.backend == FAKE else model_key(job.model),
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"), job={**held, **conditions_of(job)},
+        calls_per_episode=fmean(record.calls for record in records) if records else None,
+        prompt_tokens=sum(len(call.context.ids) for call in spans) / len(records) if records else None,
+        sampled_tokens=fmean(record.tokens for record in records) if records else None,
+        cut_short=fmean(cut) if cut else None, seconds_per_episode=seconds / len(episodes),
+        concurrency=job.max_concurrency, runs_at_once=trial.runs_at_once,
+        seconds_per_trained_episode=status.metrics["timing_s/step"] / job.episodes_per_step, startup_s=startup_s,
+        base_success=fmean(bool(episode["success"]) for episode in episodes), base_success_n=len(episodes),
+        equal_groups=fmean(max(rewards) == min(rewards) for rewards in groups.values()), equal_groups_n=len(groups),
+        group_size=GROUP,
+    )  # fmt: skip
 
 
 def _play(
@@ -391,35 +403,3 @@ def _play(
                 f"{last_lines(log.read(), 2, 600) or 'it said nothing'}"
             )
     return seconds
-
-
-def _build_measurement(
-    trial: ModelTrial,
-    startup_s: float,
-    seconds: float,
-    episodes: Sequence[Mapping[str, Any]],
-    records: Sequence[EpisodeRecord],
-    status: Status,
-) -> MeasuredEnvironment:
-    """Return what was measured by `episodes`, as the evaluator's file has them, their `seconds` and some `records`."""
-    job = trial.job
-    groups: dict[str, list[float]] = defaultdict(list)
-    for episode in episodes:
-        groups[episode["task_id"]].append(episode["reward"])
-    spans = [call for record in records for call in record.record]
-    cut = [call.truncated for call in spans if call.truncated is not None]
-    plain = Job(environment=job.environment, model=job.model).model_dump(mode="json")
-    held = {name: value for name, value in job.model_dump(mode="json").items() if value != plain.get(name)}
-    return MeasuredEnvironment(
-        environment=job.environment, model=FAKE if job.backend == FAKE else model_key(job.model),
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"), job={**held, **conditions_of(job)},
-        calls_per_episode=fmean(record.calls for record in records) if records else None,
-        prompt_tokens=sum(len(call.context.ids) for call in spans) / len(records) if records else None,
-        sampled_tokens=fmean(record.tokens for record in records) if records else None,
-        cut_short=fmean(cut) if cut else None, seconds_per_episode=seconds / len(episodes),
-        concurrency=job.max_concurrency, runs_at_once=trial.runs_at_once,
-        seconds_per_trained_episode=status.metrics["timing_s/step"] / job.episodes_per_step, startup_s=startup_s,
-        base_success=fmean(bool(episode["success"]) for episode in episodes), base_success_n=len(episodes),
-        equal_groups=fmean(max(rewards) == min(rewards) for rewards in groups.values()), equal_groups_n=len(groups),
-        group_size=GROUP,
-    )  # fmt: skip

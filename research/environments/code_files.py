@@ -1,12 +1,9 @@
 """Which files of an environment are copied, and whether they hold hidden tasks.
 
 The records of a folder are its files `tasks*.json` and `tasks*.jsonl`, and whatever lies in a folder called `tasks` or
-`hidden`, but for the modules of a package `tasks`: the harness reads them when the environment is brought, and a
-client's copy is without them, as it is without the file of tasks that a reward function judges. What begins with a dot
-stays where it is, and so do Python's caches.
-
-A copy of the records under another name gives hidden tasks away, too: in what clients get, runs of words are looked for
-that stand in a hidden task and in no other, or the ids of most hidden tasks. What is packed or encrypted is not seen.
+`hidden`, but for the modules of a package `tasks`: a client's copy is without them. A copy of the records under another
+name gives hidden tasks away, too: in what clients get, runs of words are looked for that stand in a hidden task and in
+no other, or the ids of most hidden tasks. What is packed or encrypted is not seen.
 """
 
 from __future__ import annotations

@@ -39,23 +39,11 @@ from research.installation.tiny_model import Note
 from research.text import did_you_mean
 from sandboxes.spec import describe_exit, last_lines
 from studies import EventLog, EventType, LogCorrupt, fold
+from swarm.environments import custom
 from swarm.environments.adapters import ADAPTERS, scheme_of
 from swarm.environments.base import Environment, Split, Task
 from swarm.environments.building import SPLITS, describe_too_large
-from swarm.environments.custom import (
-    CODE,
-    MANIFEST,
-    MARK,
-    MOST_GIVEN_BYTES,
-    REQUIREMENTS,
-    CodeSource,
-    CustomEnvironment,
-    Manifest,
-    data_hash,
-    files_hash,
-    from_json,
-    is_custom,
-)
+from swarm.environments.custom import CODE, MANIFEST, MARK, REQUIREMENTS, CodeSource, CustomEnvironment
 from swarm.environments.processes import VARIABLE, watchdog_pipe
 from swarm.environments.registry import BUILT_IN, admit, get_environment
 
@@ -144,7 +132,6 @@ _DOING: Final[Mapping[str, str]] = {
     "draw": "its tasks were drawn and demonstrations of them made",
     "probe": "some of its tasks were posed by what clients hold",
 }
-"""What each of them is for."""
 _EVERYTHING: Final = ".everything"
 """Of a draft: all files of the code, until its tasks are drawn."""
 _SECRET_BYTES = 32
@@ -174,11 +161,8 @@ def install_environment(reference: Reference, home: Home, note: Note, play_s: fl
 
 def packages_of(name: str, home: Home, note: Note) -> tuple[Path, ...]:
     """Return what comes first on the path of processes that run an environment's code, making again what is gone."""
-    return tuple(
-        path
-        for brought in find_custom_environments([name])
-        for path in python_path(home, brought.manifest.source, requirements_of([name]), note)
-    )
+    known = find_custom_environments([name])
+    return python_path(home, known[0].manifest.source, requirements_of([name]), note) if known else ()
 
 
 def python_path_variables(packages: Iterable[Path | str]) -> dict[str, str]:
@@ -190,7 +174,7 @@ def python_path_variables(packages: Iterable[Path | str]) -> dict[str, str]:
 def _fill_draft(
     reference: Reference, code: CodeFiles, packages: Sequence[Path], draft: Path, home: Home, note: Note,
     play_s: float | None,
-) -> Manifest:  # fmt: skip
+) -> custom.Manifest:  # fmt: skip
     everything = draft / _EVERYTHING
     for place, files in ((everything, code.files), (draft / CODE, code.shared)):
         place.mkdir(parents=True)
@@ -207,7 +191,7 @@ def _fill_draft(
     size = sum(map(len, code.shared.values()))
     for split in SPLITS:
         size_of_tasks = (draft / "tasks" / f"{split}.json").stat().st_size
-        if size + size_of_tasks > MOST_GIVEN_BYTES:
+        if size + size_of_tasks > custom.MOST_GIVEN_BYTES:
             raise BadEnvironment(describe_too_large(reference.text, split, size_of_tasks, size))
     if (given := sum(said["splits"].values())) < (asked := said.pop("asked", 0)):
         note(
@@ -215,20 +199,19 @@ def _fill_draft(
             "that kinds with few tasks are rarer than generate() makes them"
         )
     if said["drawn_by"] != "seeds":
-        written = {split: draft / "tasks" / f"{split}.json" for split in SPLITS}
-        tasks: dict[Split, Sequence[Task]] = {split: from_json(path.read_bytes()) for split, path in written.items()}
+        tasks: dict[Split, Sequence[Task]] = {
+            split: custom.from_json((draft / "tasks" / f"{split}.json").read_bytes()) for split in SPLITS
+        }
         if (leak := find_hidden_leak(code.shared, tasks)) is not None:
             note(f"clients get {leak}, which holds hidden tasks: call it tasks*.json, or move it into a folder hidden/")
             probed["hidden_apart"] = False
     shutil.rmtree(everything)
-    if code.requirements.strip():
-        (draft / REQUIREMENTS).write_text(code.requirements, encoding="utf-8")
-    hashes = {
-        "code": files_hash(code.shared),
-        "data": data_hash(draft),
-        "requirements": files_hash({REQUIREMENTS: code.requirements.encode()} if code.requirements.strip() else {}),
-    }
-    manifest = Manifest(reference=reference.text, source=reference.source, hashes=hashes, **said, **probed)
+    needed = {REQUIREMENTS: code.requirements.encode()} if code.requirements.strip() else {}
+    for name, content in needed.items():
+        write_bytes(draft / name, content, durable=False)
+    parts = {"code": code.shared, "requirements": needed}
+    hashes = {"data": custom.data_hash(draft)} | {name: custom.files_hash(files) for name, files in parts.items()}
+    manifest = custom.Manifest(reference=reference.text, source=reference.source, hashes=hashes, **said, **probed)
     write_json(draft / MANIFEST, manifest.model_dump(mode="json"))
     return manifest
 
@@ -299,12 +282,9 @@ def _secret(home: Home) -> bytes:
 
 
 def remove(name: str, home: Home, log: EventLog) -> int:
-    """Remove an environment that was brought, which may be broken; return its bytes. What was measured of it is kept.
-
-    Raises BadEnvironment for one that is not here, or that studies which are not concluded use.
-    """
+    """Remove an environment that was brought; return its bytes. Raises BadEnvironment where a study needs it."""
     folder = home.environments / name
-    if not is_custom(name) or not folder.is_dir():
+    if not custom.is_custom(name) or not folder.is_dir():
         if name in BUILT_IN:
             raise BadEnvironment(
                 f"expected an environment that was brought here; found {name!r}, which is built in and stays"
@@ -317,7 +297,7 @@ def remove(name: str, home: Home, log: EventLog) -> int:
             f"{hint or '; ajet env list shows what is here'}"
         )
     with home.creation_lock():
-        if using := list(studies_with(name, home, log)):
+        if using := [study for study in log.studies() if _needs(study, name, home, log)]:
             raise BadEnvironment(
                 f"expected no study that still needs {name}; found {', '.join(using)}, not concluded; let "
                 f"{'it' if len(using) == 1 else 'them'} conclude first (ajet study resume STUDY)"
@@ -327,20 +307,16 @@ def remove(name: str, home: Home, log: EventLog) -> int:
     return size
 
 
-def studies_with(name: str, home: Home, log: EventLog) -> Iterator[str]:
-    """Yield the studies of this installation that name an environment and are not concluded, where they can be read."""
-    for study in log.studies():
-        try:
-            events = log.read(study)
-            state = fold(events)
-        except LogCorrupt:  # nobody can go on with it
-            continue
-        made = state.rounds_before or state.explorations or state.noise_plan is not None or state.design is not None
-        begun, unlocked = made or state.hypotheses, not made
-        last = events[-1]
-        if unlocked and last.type is EventType.STUDY_STOPPED and last.actor == "system":
-            continue  # it came to nothing at its planning, of which no run is made: it could only be asked again
-        elsewhere = begun and not home.study(study).is_dir()
-        named = any(name in json.dumps(event.payload, default=str) for event in events)
-        if named and state.status != "concluded" and not elsewhere:
-            yield study
+def _needs(study: str, name: str, home: Home, log: EventLog) -> bool:
+    """Return whether a study names an environment and is not concluded; false of one whose log cannot be read."""
+    try:
+        events = log.read(study)
+        state = fold(events)
+    except LogCorrupt:  # nobody can go on with it
+        return False
+    made = state.rounds_before or state.explorations or state.noise_plan is not None or state.design is not None
+    if not made and events[-1].type is EventType.STUDY_STOPPED and events[-1].actor == "system":
+        return False  # it came to nothing at its planning, of which no run is made: it could only be asked again
+    elsewhere = (made or state.hypotheses) and not home.study(study).is_dir()
+    named = any(name in json.dumps(event.payload, default=str) for event in events)
+    return named and state.status != "concluded" and not elsewhere

@@ -130,9 +130,8 @@ def read_reference(text: str, reward: str | None = None) -> Reference:
 
 def _parse_tasks_file(text: str, path: Path, reward: str | None) -> Reference:
     def describe(path: Path) -> str:
-        if os.path.exists(path):
-            return "a folder" if os.path.isdir(path) else "another file"
-        return f"no such file{suggest_path(path)}"
+        there = "a folder" if os.path.isdir(path) else "another file"
+        return there if os.path.exists(path) else f"no such file{suggest_path(path)}"
 
     if path.suffix != ".jsonl" or not os.path.isfile(path):
         raise BadEnvironment(
@@ -174,21 +173,15 @@ def _unknown(text: str, place: str, path: Path) -> str:
     )
 
 
-def read_example() -> str:
-    return resources.files("research.environments").joinpath("own_environment.txt").read_text(encoding="utf-8")
-
-
 def write_example(folder: Path) -> Path:
     """Write the example into a folder, making it; return the file. Raises BadEnvironment where there is one already."""
     path = folder / FILE
     if not str(folder).isprintable():
         raise BadEnvironment(f"expected a folder's name that can be printed; found {str(folder)!r}; name another")
     if path.exists():
-        raise BadEnvironment(
-            f"expected a folder without {FILE}; found {path}, which is left as it is; name another folder"
-        )
+        raise BadEnvironment(f"expected a folder without {FILE}; found {path}, which is left as it is; name another")
     try:
-        write_bytes(path, read_example().encode())
+        write_bytes(path, (resources.files("research.environments") / "own_environment.txt").read_bytes())
     except OSError as error:
         raise BadEnvironment(f"expected a folder to write {FILE} into; found {folder}: {cause_of(error)}") from error
     return path

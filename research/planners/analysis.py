@@ -88,10 +88,7 @@ class AnalyseRequest(ToolRequest):
 
 
 def analyse(source: str, inputs: Mapping[str, bytes], study: str, isolation: Isolation) -> AnalysisResult:
-    """Return what code makes of a folder of files; it is run once, however often it is asked for.
-
-    Raises NotReady without containers, SandboxError where they fail, ValueError for what it gives instead of a result.
-    """
+    """Return what code makes of a folder of files, once for all; raise NotReady, SandboxError or ValueError."""
     files = {"analysis.py": source.encode(), **{f"data/{name}": data for name, data in inputs.items()}}
     handle = _run(files, ("python3", "-I", "-c", _RUNNER), study, "analysis", isolation)
     ended, left = handle.wait(), handle.results().get("result.json")

@@ -1,14 +1,8 @@
 """The planner's seam: all that it is shown in, one typed action out.
 
-It is rebuilt from the study before every turn, as a planner has no memory of its own, and holds facts only, nothing an
-agent or training code wrote: topic and notes are the user's, arms, warnings and verdicts are code's, hypotheses and the
-notebook are the planner's own. Notes are quoted: they steer what is proposed, and no number in them is a result.
-
-A look (`tools`) reads and changes nothing, and quotes somebody else's words as such. Who looked at plays on hidden
-tasks may write no reward function any more: it could hold their answers.
-
-A planner is given `check`, which says why an action would be refused (or None), so that a refusal can be mended within
-the turn. Who asked the planner takes what `check` found of the action it returned.
+It is rebuilt from the study before every turn, as a planner has no memory of its own, and holds facts only. Words of
+people and programs are quoted: they steer what is proposed, and no number in them is a result. A planner is given
+`check`, which says why an action would be refused, so that a refusal can be mended within the turn.
 """
 
 from __future__ import annotations
@@ -242,20 +236,15 @@ class PlannerContext(Briefing):
         if self.crash is not None:
             said = [claim.statement for claim in self.hypotheses]
             return {"topic": self.topic, "hypotheses": said, "crash": dict(self.crash)}
-        known: dict[str, Any] = {"topic": self.topic} | self._stage_facts()
-        if self.campaign is not None:
-            known |= {"inquiry": self.campaign.facts()}
-        if self.explorations:
-            known |= {"explorations": list(self.explorations)}
-        if self.warnings:
-            known |= {"linter_warnings": list(self.warnings)}
-        if self.findings:
-            known |= {"findings_of_earlier_studies_quoted": [asdict(entry) for entry in self.findings]}
-        if self.notebook is not None:
-            known |= self.notebook.facts()
-        if self.notes:
-            known |= {"user_notes_quoted": [asdict(entry) for entry in self.notes]}
-        return known | ({"last_action_refused": self.rejected} if self.rejected else {})
+        shown = {
+            "inquiry": self.campaign and self.campaign.facts(), "explorations": list(self.explorations),
+            "linter_warnings": list(self.warnings),
+            "findings_of_earlier_studies_quoted": [asdict(entry) for entry in self.findings],
+            **({} if self.notebook is None else self.notebook.facts()),
+            "user_notes_quoted": [asdict(entry) for entry in self.notes], "last_action_refused": self.rejected,
+        }  # fmt: skip
+        known = {name: value for name, value in shown.items() if value}
+        return {"topic": self.topic} | self._stage_facts() | known
 
     def _stage_facts(self) -> dict[str, Any]:
         metric, unit = self.metric, {"unit": self.metric.unit} if self.metric.unit else {}
@@ -291,20 +280,15 @@ class PlannerContext(Briefing):
             setup |= {"metrics_that_runs_logged": list(self.logged)}
         if self.noise:
             setup |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
-        fixed = {"fixed_by_the_user": dict(self.fixed)} if self.fixed else {}
+        fixed: dict[str, Any] = {"fixed_by_the_user": dict(self.fixed)} if self.fixed else {}
         if self.stage == "design":
-            told: dict[str, Any] = {
-                "job_defaults": {spec.name: spec.default for spec in self.fields if spec.name != MODEL}
-            }
-            told |= fixed
+            told = {"job_defaults": {spec.name: spec.default for spec in self.fields if spec.name != MODEL}} | fixed
             if self.search:
                 told |= {"search": True, "sensible_values": {spec.name: list(spec.ladder) for spec in self.fields}}
             if self.not_tested:
                 told |= {"left_out_by_the_hypotheses": self.not_tested}
             return told | setup | {"hypotheses": claims}
-        fields = {
-            spec.name: f"{value_text(spec.default)}; {', '.join(map(value_text, spec.ladder))}" for spec in self.fields
-        }
+        fields = {s.name: f"{value_text(s.default)}; {', '.join(map(value_text, s.ladder))}" for s in self.fields}
         entries = kinds().values()
         metrics = {flag_syntax(kind): f"{kind.title}; smallest effect {kind.effect:g} of its range" for kind in entries}
         job = {spec.name: spec.default for spec in self.fields}
@@ -313,23 +297,16 @@ class PlannerContext(Briefing):
             for slot in SLOTS.values()
             if self.code_allowed or slot.names
         }
-        code: dict[str, Any] = {"code": f"may not be proposed any more: {NO_CODE_NOW}"}
-        if not self.plays_seen:
-            code = {"code": {"built_in": own}}
+        code = f"may not be proposed any more: {NO_CODE_NOW}" if self.plays_seen else {"built_in": own}
         if self.known:
             setup |= {"effects_found_here": list_effects(self.known, _EFFECTS_SHOWN)}
-        return {"job_fields": fields} | fixed | {"metrics": metrics} | code | setup
+        return {"job_fields": fields} | fixed | {"metrics": metrics, "code": code} | setup
 
     @staticmethod
     def _quote_environment(environment: Environment) -> dict[str, Any]:
         with suppress(InvalidRequest):  # its files are gone: who plays it will say so
             return {"rewards": list(environment.reward_range), "quoted": describe_environment(environment)}
         return {}
-
-    def describe_fields(self) -> dict[str, Any]:
-        """Return what the job's fields do, for a planner that cannot look it up; nothing where none is proposed."""
-        about = {spec.name: " ".join(spec.description.split()) for spec in self.fields}
-        return {"what_job_fields_do": about} if self.stage == "propose" else {}
 
 
 _EFFECTS_SHOWN: Final = 6

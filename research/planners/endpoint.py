@@ -1,18 +1,16 @@
 """The address behind a language-model planner: one request, what goes wrong with it, and patience for what passes.
 
-What passes (429, server faults, no answer) is waited for with growing pauses within a share of the study's time; an
-endpoint that was never reached is not. The timeout bounds a whole request, as a server may trickle bytes for ever.
-Errors name host and port only; neither they nor replies hold the key.
+What passes (429, server faults, no answer) is waited for with growing pauses; an endpoint that was never reached is
+not. The timeout bounds a whole request, as a server may trickle bytes for ever. Errors name host and port only; no
+error, reply or recording holds the key.
 
-A recording holds one JSON object a line: the sha256 of a request, and the reply's body or how the endpoint failed.
-Replies to one request are replayed in the order they came. The seconds that are left, and those a run takes, are left
-out of the hash, for they differ from machine to machine, and so is how long an answer may be. No header is written, so
-no key; one that a reply repeats is blanked. A request that was not recorded is an error, as is a file that is no
-recording.
+Planners and recordings speak OpenAI's form; Anthropic's endpoint translates. A model's thinking goes back to it unread
+with the call of a tool that followed it, as that API demands, under a name that no other endpoint uses.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import re
@@ -24,10 +22,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from research.errors import NotReady, PlannerFailed
 from research.installation.home import cause_of
@@ -45,12 +43,9 @@ class EndpointError(Exception):
     """A request without a reply."""
 
     def __init__(self, kind: Kind, text: str = "", status: int | None = None, retry_after: float | None = None) -> None:
+        """`retry_after` are the seconds that the endpoint asks to wait, where it does."""
         super().__init__(text)
-        self.kind = kind
-        self.text = text
-        self.status = status
-        self.retry_after = retry_after
-        """Seconds the endpoint asks to wait, where it does."""
+        self.kind, self.text, self.status, self.retry_after = kind, text, status, retry_after
 
 
 class Endpoint(Protocol):
@@ -140,9 +135,143 @@ def url_origin(base_url: str) -> str:
     return f"{parts.scheme}://{parts.hostname}{port}"
 
 
+THINKING: Final = "anthropic_thinking"
+USUAL_TOKENS: Final = 16_000
+"""Most tokens of an answer where nobody says: this API wants a number."""
+_ENDS: Final = {"max_tokens": "length", "model_context_window_exceeded": "length", "tool_use": "tool_calls"}
+
+
+class AnthropicEndpoint(OpenAiEndpoint):
+    """An endpoint behind the anthropic client."""
+
+    api = "anthropic"
+
+    def _ask(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        import anthropic
+
+        key, url = self._api_key, self._base_url
+        with anthropic.Anthropic(api_key=key, base_url=url, timeout=timeout_s, max_retries=0) as client:
+            return to_completion(client.messages.with_raw_response.create(**to_messages(request)).text())
+
+
+def to_messages(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a chat completion request as one of the Messages API: turns alternate, the system prompt stands apart."""
+    import anthropic
+
+    turns: list[dict[str, Any]] = []
+    for message in request["messages"]:
+        role = "user" if message["role"] == "tool" else message["role"]
+        if not turns or turns[-1]["role"] != role:
+            turns.append({"role": role, "content": []})
+        turns[-1]["content"] += _blocks(message)
+    system = turns.pop(0)["content"] if turns[0]["role"] == "system" else []
+    most = request.get("max_completion_tokens", USUAL_TOKENS)
+    asked = {"model": request["model"], "max_tokens": most, "system": system, "messages": turns}
+    if functions := [tool["function"] for tool in request.get("tools", ())]:
+        asked["tools"] = [
+            {"name": f["name"], "description": f["description"], "input_schema": f["parameters"]} for f in functions
+        ]
+    if choice := request.get("tool_choice"):
+        asked["tool_choice"] = {"type": choice}
+    config = {"effort": effort} if (effort := request.get("reasoning_effort")) else {}
+    if form := request.get("response_format"):
+        config["format"] = {"type": "json_schema", "schema": anthropic.transform_schema(form["json_schema"]["schema"])}
+    return asked | ({"output_config": config} if config else {})
+
+
+def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    text = message.get("content") or ""
+    if message["role"] == "tool":
+        return [{"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": text}]
+    blocks = [*message.get(THINKING, ()), *([{"type": "text", "text": text}] if text.strip() else [])]
+    for call in message.get("tool_calls", ()):
+        arguments: Any = {}
+        with suppress(ValueError):  # of another model, which wrote no JSON
+            arguments = json.loads(call["function"]["arguments"])
+        given = arguments if isinstance(arguments, dict) else {}
+        blocks.append({"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": given})
+    return blocks
+
+
+def to_completion(body: str) -> str:
+    """Return the body of a reply as that of a chat completion; one that is no reply as it is, for others to refuse."""
+    from anthropic.types import Message
+
+    try:
+        reply = Message.model_validate_json(body)
+    except ValidationError:
+        return body
+    calls = [
+        {"id": b.id, "type": "function", "function": {"name": b.name, "arguments": json.dumps(b.input)}}
+        for b in reply.content
+        if b.type == "tool_use"
+    ]
+    thinking = [b.model_dump() for b in reply.content if b.type in ("thinking", "redacted_thinking")]
+    message = {"content": "".join(b.text for b in reply.content if b.type == "text"), "tool_calls": calls}
+    message |= {THINKING: thinking} if thinking else {}
+    message |= {"refusal": "its safety rules end the answer"} if reply.stop_reason == "refusal" else {}
+    usage = reply.usage
+    cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
+    tokens = {"prompt_tokens": usage.input_tokens + cached, "completion_tokens": usage.output_tokens}
+    choice = {"message": message, "finish_reason": _ENDS.get(str(reply.stop_reason), "stop")}
+    return json.dumps({"choices": [choice], "usage": tokens})
+
+
 _MADE_BY = {"openai": "OpenAI's", "anthropic": "Anthropic's"}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
 _MOST_DOUBLINGS = 10
+
+
+class ToolCall(BaseModel):
+    """A call of a tool as a model writes it."""
+
+    class Function(BaseModel):
+        name: str
+        arguments: str | dict[str, Any] | None = None
+
+    id: str = ""
+    function: Function
+
+
+class Message(BaseModel):
+    """What the model said."""
+
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[Any] | None = None
+    anthropic_thinking: list[Any] | None = None
+    """What goes back with the calls of its tools, unread."""
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _join_parts(cls, value: Any) -> Any:
+        """Join the parts that some endpoints answer with; those of thinking are left out."""
+        if not isinstance(value, list):
+            return value
+        parts = [part for part in value if isinstance(part, dict) and part.get("type") in ("text", "output_text")]
+        return "".join(str(part.get("text") or "") for part in parts)
+
+
+class ChatCompletion(BaseModel):
+    """The part of a chat completion that is read; some endpoints count no tokens, or say null, none or nonsense."""
+
+    class Choice(BaseModel):
+        message: Message
+        finish_reason: str | None = None
+
+    class Usage(BaseModel):
+        prompt_tokens: int | None = None
+        completion_tokens: int | None = None
+
+        @field_validator("*", mode="before")
+        @classmethod
+        def _drop_no_count(cls, value: Any) -> int | None:
+            return value if type(value) is int and 0 < value <= 10**9 else None
+
+    choices: list[Choice] = Field(min_length=1)
+    usage: Usage | None = None
+    model: Any = None
+    """What the endpoint calls the model that answered."""
 
 
 class RetryingEndpoint:
@@ -222,18 +351,14 @@ class RetryingEndpoint:
 _TIMES = re.compile(r'(\\?"(?:seconds_left|seconds_per_run_of_the_default_job)\\?": )[-+.\deE]+')
 
 
-class _Failure(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Failure(BaseModel, extra="forbid"):
     kind: Kind
     status: int | None = None
     text: str = ""
 
 
-class _Exchange(BaseModel):
+class _Exchange(BaseModel, extra="forbid"):
     """A line of a recording: a reply, or a failure."""
-
-    model_config = ConfigDict(extra="forbid")
 
     request: str
     model: str

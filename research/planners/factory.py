@@ -1,9 +1,8 @@
 """Which planner, by flags and environment; and how well planners predicted here.
 
-The track record is every prediction with a final verdict, over all studies of a home. Left out, and counted with a
-reason, are claims without a verdict, claims that an amendment after the first result touched, and studies whose log
-cannot be read. The scored probability is that of `supported`: of the decided claims against refuted
-(`studies.verdicts.forecasts`), and of all valid ones against anything else. Every figure stands beside its count.
+The track record is every prediction with a final verdict, over all studies of a home; what is left out is counted with
+a reason. The scored probability is that of `supported`: of the decided claims against refuted, and of all valid ones
+against anything else.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ from pydantic import ValidationError
 
 from research.errors import BadInput, NotReady, ResearchError
 from research.installation.studies import every_study
-from research.planners.anthropic import AnthropicEndpoint
 from research.planners.context import Planner
-from research.planners.endpoint import Endpoint, OpenAiEndpoint, Recorder, Replay
+from research.planners.endpoint import AnthropicEndpoint, Endpoint, OpenAiEndpoint, Recorder, Replay
 from research.planners.llm import LlmPlanner, PlannerOptions
 from research.planners.rules import RulesPlanner
 from research.text import describe, did_you_mean, is_http_url
@@ -33,8 +31,7 @@ from studies.statistics.comparison import Interval
 from studies.statistics.proportions import rate_interval
 from studies.verdicts.forecasts import Calibration, calibration
 from swarm.errors import InvalidRequest
-from swarm.plugins import PLANNERS, load
-from swarm.plugins import list_known as known_names
+from swarm.plugins import PLANNERS, list_known, load
 
 BUILT_IN = ("rules", "llm")
 _APIS: Mapping[str, tuple[type[OpenAiEndpoint], str]] = {
@@ -60,13 +57,9 @@ def make_planner(
 ) -> Planner:
     """Return the planner called `name`; without a name, `llm` when a model is named and `rules` otherwise.
 
-    A name besides these is one that an installed package brings by an entry point in `ajet.planners`: a callable of
-    `model` and `environ` that returns a planner of that very name.
-
-    `llm` reads the variables of its API from `environ`, such as OPENAI_BASE_URL and OPENAI_API_KEY, and those of
-    `PlannerOptions` that `options` lacks. What it says is written to the file that AJET_PLANNER_RECORD names, or read
-    from that of AJET_PLANNER_REPLAY with neither address nor key; `note` is told of each pause between two tries.
-    Raises BadInput or NotReady; it does not reach out to the endpoint.
+    Other names are those of installed packages (`ajet.planners`): callables of `model` and `environ`. `llm` reads the
+    variables of its API from `environ`, and those of `PlannerOptions` that `options` lacks; `note` is told of each
+    pause between two tries. Raises BadInput or NotReady; it does not reach out to the endpoint.
     """
     chosen = name or ("llm" if model else "rules")
     names = planner_names()
@@ -149,7 +142,7 @@ def _open(api: str, environ: Mapping[str, str], record: Path | None) -> Endpoint
 
 
 def planner_names() -> tuple[str, ...]:
-    return known_names(PLANNERS, BUILT_IN)
+    return list_known(PLANNERS, BUILT_IN)
 
 
 def _load_plugin(name: str, model: str | None, environ: Mapping[str, str]) -> Planner:

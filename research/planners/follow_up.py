@@ -1,16 +1,11 @@
 """What the rule planner expects before any run, searches for best values, and asks next.
 
 Expectations are modest guesses written by hand from experience with GRPO: priors, not results. Intervals hold 80 %, in
-units of the success rate, for raising a field across its ladder; lowering mirrors them. They are scored like any
-prediction.
-
-Topics that ask which values are best become a screen over the fields' ladders with the job's defaults as control;
-explicit values replace the ladder.
+units of the success rate, for raising a field across its ladder; lowering mirrors them.
 
 After a finding: the same comparison in another environment, then the best value against its untried neighbours, then
 the next field with the best value held. After none: a wider part of the ladder, then the next field. A search is
-followed by a search: near a confirmed best, else the same values on fresh seeds. Each question is asked once; one that
-code refuses is followed by the next.
+followed by a search. Each question is asked once; one that code refuses is followed by the next.
 """
 
 from __future__ import annotations
@@ -18,8 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from research.errors import BadTopic, DesignRefused
 from research.planners.context import FieldSpec, PlannerContext
@@ -34,8 +28,7 @@ from studies.verdicts.recipe import rests_on_survivors
 from swarm.job import tunables
 
 
-@dataclass(frozen=True, slots=True)
-class Prior:
+class Prior(NamedTuple):
     """Expectation for raising one field."""
 
     low: float
@@ -94,14 +87,11 @@ UNSEEN_CONFOUNDERS: Mapping[str, tuple[str, ...]] = {
     "kl_coef": ("less movement in all, which fewer steps would bring about as well",),
     "learning_rate": ("collapsed runs, which a mean hides",),
 }
-"""What code does not see by itself; what follows from a field by its meaning is named by
-`research.proposals.arms.add_potential_confounders`."""
+"""What code does not see by itself (`research.proposals.arms.add_potential_confounders`)."""
 
 
 def predict_best(fields: Sequence[str]) -> tuple[float, float, float]:
-    """Return (low, high, probability) for the best of a screen's candidates, as if priors were independent and the
-    screen picked the better direction of each half of the times.
-    """
+    """Return (low, high, probability) for the best of a screen's candidates, as if priors were independent."""
     known = [find_prior(field) for field in fields]
     none = math.prod((1 - prior.raises / 2) * (1 - prior.lowers / 2) for prior in known)
     return -0.05, max(max(prior.high, -prior.low) for prior in known), round(1 - none, 3)
@@ -136,8 +126,7 @@ MOST_REPEATED = 1
 """Searches of the same values from the same control, after which they are not searched again."""
 
 
-@dataclass(frozen=True, slots=True)
-class FollowUp:
+class FollowUp(NamedTuple):
     """A question for the next round."""
 
     plan: ValuePlan
@@ -161,28 +150,20 @@ class FollowUpFinder:
         """Environment, field and values of each comparison of one field."""
 
     def find(self) -> Iterator[FollowUp]:
-        """Yield the questions that no earlier round asked whole, the first being the likeliest.
-
-        Of fields that go together `_ask_elsewhere` itself looks.
-        """
-        for question in self._questions():
-            contrasts = question.plan.contrasts
-            if question.plan.confirm:
-                wanted = {knob.field: (knob.control, frozenset(knob.treatments)) for knob in contrasts}
-                controls = ((entry, _control_settings(entry)) for entry in self._rounds)
-                searched = (
-                    {knob.field: (control[knob.field], frozenset(knob.values)) for knob in entry.searched}
-                    for entry, control in controls
-                )
-                asked = sum(space == wanted for space in searched) > MOST_REPEATED
-            else:
-                asked = question.plan.shape == "apart" and all(
-                    (question.environment, contrast.field, frozenset({contrast.control, value})) in self._asked
-                    for contrast in contrasts
-                    for value in contrast.treatments
-                )
+        """Yield the questions that no earlier round asked whole, the first being the likeliest."""
+        searched = [
+            {knob.field: (control[knob.field], frozenset(knob.values)) for knob in entry.searched}
+            for entry, control in ((entry, _control_settings(entry)) for entry in self._rounds)
+        ]
+        for plan, environment, why in self._questions():
+            if plan.confirm:
+                space = {name: (control, frozenset(values)) for name, control, values in plan.contrasts}
+                asked = searched.count(space) > MOST_REPEATED
+            else:  # of fields that go together `_ask_elsewhere` itself looks
+                pairs = [(name, frozenset({control, v})) for name, control, values in plan.contrasts for v in values]
+                asked = plan.shape == "apart" and all((environment, *pair) in self._asked for pair in pairs)
             if not asked:
-                yield question
+                yield FollowUp(plan, environment, why)
 
     def _questions(self) -> Iterator[FollowUp]:
         claims = [told for told in self._last.claims if _is_single_field(told)]
@@ -218,7 +199,7 @@ class FollowUpFinder:
         knobs = [Contrast(knob.field, places[knob.field], knob.values) for knob in searched]
         why = "Nothing better was confirmed; the same values are searched once more, on fresh seeds."
         if best:
-            knobs = [replace(knob, treatments=self._neighbour_values(knob.field, knob.control)) for knob in knobs]
+            knobs = [knob._replace(treatments=self._neighbour_values(knob.field, knob.control)) for knob in knobs]
             why = "A better configuration was confirmed; its neighbours are searched."
         with suppress(BadTopic, DesignRefused):
             knobs = [knob for knob in knobs if len(knob.treatments) > 1]
@@ -341,11 +322,10 @@ class FollowUpFinder:
         return {name: self._effective_value(name, value) for name, value in held.items() if name not in free}
 
 
-def _better_value(told: ClaimFacts, entry: RoundFacts) -> Scalar:
+def _better_value(told: ClaimFacts, entry: RoundFacts) -> Any:
     assert told.verdict is not None
-    assert told.verdict.estimate is not None
-    value: Scalar = told.claim.treatment if _is_better(told.verdict.estimate, entry) else told.claim.control
-    return value
+    better = _is_better(told.verdict.estimate or 0.0, entry)
+    return told.claim.treatment if better else told.claim.control
 
 
 def _is_taken(told: ClaimFacts, entry: RoundFacts) -> bool:

@@ -1,12 +1,7 @@
 """What a planner is shown of an inquiry so far: rounds, surprises, notebook, quoted text.
 
-Facts are code's alone: locked designs, verdicts, levels, surprises. It is bounded: every claim stands with effect and
-interval, the newest rounds with reasons as far as there is room, and what was left out is said. Surprises are missed
-prediction intervals, refuted directions, collapsed trainings, confound findings, and unasked measures that disagree
-with a verdict: reasons to look, no claims.
-
-The notebook is the planner's own voice, shown back and never computed from. Text of others is quoted by an id, without
-control characters and a few lines at most; it may steer a proposal, but no code parses it.
+Facts are code's alone, and bounded: the newest rounds stand with reasons as far as there is room, and what was left out
+is said. The notebook is the planner's own voice, shown back and never computed from.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ from typing import Any, Final
 from research.proposals.actions import Note, Plan, Revise, SideAction
 from research.proposals.arms import arm_text
 from studies import StudyState
-from studies.log.entries import PlannedExploration, PlannerNote
+from studies.log.entries import PlannerNote
 from studies.records.alpha import AlphaLedger, AlphaLedgers
 from studies.records.base import JsonValue, canonical
 from studies.records.design import MODEL, Design, Hypothesis
@@ -54,11 +49,8 @@ class QuotedText:
 def sanitize_line(text: str, most: int = LONGEST) -> str:
     """Return a text on one line, without terminal sequences and characters that do not print, cut to `most`."""
     printed = (char for char in _ESCAPE.sub("", text) if char.isspace() or unicodedata.category(char)[0] != "C")
-    return _cut(" ".join("".join(printed).split()), most)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    line = " ".join("".join(printed).split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def redact_secrets(text: str) -> str:
@@ -121,40 +113,21 @@ class Notebook:
                 now = {"now": sanitize_line(last.text), "because": because}
                 idea.update(now if last.text else {"withdrawn_because": because})
         asked = [{"id": note.id, "text": sanitize_line(note.text)} for note in self.notes if note.kind == "ask"]
-        shown = {"your_notebook": ideas[-MOST_IDEAS:], "you_asked_the_user": asked[-MOST_IDEAS:]}
-        shown["your_plan"] = [_dump_node(outcome) for outcome in self.plan]
+        shown: dict[str, Any] = {"your_notebook": ideas[-MOST_IDEAS:], "you_asked_the_user": asked[-MOST_IDEAS:]}
+        for outcome in self.plan:
+            came = {"asked_in_round": outcome.round, "verdicts": outcome.verdicts, "branch_taken": outcome.branch}
+            node = {name: value for name, value in {**outcome.node.model_dump(), **came}.items() if value}
+            shown.setdefault("your_plan", []).append(
+                {name: sanitize_line(value) if isinstance(value, str) else value for name, value in node.items()}
+            )
         left = max(0, len(ideas) - MOST_IDEAS) + max(0, len(asked) - MOST_IDEAS)
         told: dict[str, Any] = {name: entries for name, entries in shown.items() if entries}
         return told | ({"left_out_of_your_notebook": f"{left} older entries"} if left else {})
 
 
-def _dump_node(outcome: NodeOutcome) -> dict[str, Any]:
-    came = {"asked_in_round": outcome.round, "verdicts": outcome.verdicts, "branch_taken": outcome.branch}
-    told = {**outcome.node.model_dump(), **came}
-    return {name: sanitize_line(value) if isinstance(value, str) else value for name, value in told.items() if value}
-
-
 MOST_SURPRISES: Final = 16
 """Surprises that are shown: the latest."""
 _LONGEST: Final = 240
-
-
-def _list_surprises(claim: Hypothesis, verdict: Verdict) -> Iterator[str]:
-    predicted = claim.prediction
-    if verdict.verdict == "refuted" and not claim.open:
-        yield f"{claim.direction} was claimed, and the opposite was found ({verdict.estimate:+.4g})"
-    if verdict.within_prediction is False and verdict.estimate is not None:
-        yield f"predicted {predicted.low:+.4g} to {predicted.high:+.4g}, found {verdict.estimate:+.4g}"
-    yield from (
-        f"{rate.count} of {rate.of} trainings of {rate.arm} {what}"
-        for what, rates in (("collapsed", verdict.collapses), ("never started", verdict.starts))
-        for rate in rates
-        if rate.count
-    )
-    yield from (f"{what}: {count} counted with the worst value" for what, count in verdict.counted_as_worst.items())
-    yield from (f"the linter says: {line}" for line in verdict.violations)
-
-
 _SHOWN_IN_FULL: Final = 4
 """Rounds whose verdicts are told with their reasons."""
 MOST_CHARACTERS: Final = 14_000
@@ -179,6 +152,19 @@ class ClaimFacts:
     def found(self) -> bool:
         """Whether a difference was shown, on the predicted side or the other one."""
         return self.verdict is not None and self.verdict.verdict in ("supported", "refuted")
+
+    def list_surprises(self) -> Iterator[str]:
+        claim, predicted, verdict = self.claim, self.claim.prediction, self.verdict
+        if verdict is None:
+            return
+        if verdict.verdict == "refuted" and not claim.open:
+            yield f"{claim.direction} was claimed, and the opposite was found ({verdict.estimate:+.4g})"
+        if verdict.within_prediction is False and verdict.estimate is not None:
+            yield f"predicted {predicted.low:+.4g} to {predicted.high:+.4g}, found {verdict.estimate:+.4g}"
+        for what, rates in (("collapsed", verdict.collapses), ("never started", verdict.starts)):
+            yield from (f"{rate.count} of {rate.of} trainings of {rate.arm} {what}" for rate in rates if rate.count)
+        yield from (f"{what}: {count} counted with the worst value" for what, count in verdict.counted_as_worst.items())
+        yield from (f"the linter says: {line}" for line in verdict.violations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,16 +193,14 @@ class RoundFacts:
         """Return them as JSON values; not `whole`: without reasons, and why it was asked."""
         told: dict[str, Any] = {"round": self.number, "environment": self.design.environment}
         if self.why and whole:
-            told["asked_because"] = _cut(sanitize_line(self.why), _LONGEST_WHY)
+            told["asked_because"] = sanitize_line(self.why, _LONGEST_WHY)
         return told | {"claims": [_dump_claim(entry, self.design, whole=whole) for entry in self.claims]}
 
     def list_surprises(self) -> Iterator[dict[str, Any]]:
         """Yield what was not expected: round, id of the hypothesis (empty where the sentence names it), sentence."""
-        for entry in self.claims:
-            for text in () if entry.verdict is None else _list_surprises(entry.claim, entry.verdict):
-                yield {"round": self.number, "claim": entry.claim.id, "what": _cut(text, _LONGEST)}
-        for text in self.secondary_metrics:
-            yield {"round": self.number, "claim": "", "what": sanitize_line(text)}
+        known = [(entry.claim.id, text, _LONGEST) for entry in self.claims for text in entry.list_surprises()]
+        for claim, text, most in (*known, *(("", text, LONGEST) for text in self.secondary_metrics)):
+            yield {"round": self.number, "claim": claim, "what": sanitize_line(text, most)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,24 +267,21 @@ class CampaignFacts:
 
 def list_explorations(state: StudyState) -> tuple[Mapping[str, Any], ...]:
     """Return what was tried without a claim as JSON values, the newest last."""
-    tried = [_dump_exploration(entry, planned) for entry in state.rounds for planned in entry.explorations]
-    return tuple(tried[-_EXPLORATIONS_SHOWN:])
-
-
-def _dump_exploration(state: StudyState, planned: PlannedExploration) -> dict[str, Any]:
-    plan = planned.plan
-    scores: dict[str, list[float | str]] = {}
-    for run in (run for run in state.runs_in("explore") if run.spec.seed in plan.seeds):
-        if run.invalid is not None:
-            scores.setdefault(run.spec.arm, []).append(run.invalid[0])
-        elif (value := run.measurements.get(run.spec.metric.key)) is not None:
-            scores.setdefault(run.spec.arm, []).append(round(value.value, _DIGITS))
-    known = {name: own if plan.more_seeds else own[0] for name, own in scores.items()}
-    tried = [{"tried": arm.name, "success": known.get(arm.name, "not made")} for arm in plan.arms]
-    return {
-        "after_round": planned.round - 1, "environment": plan.environment, "steps": plan.base_job.get("steps"),
-        "why": sanitize_line(plan.why), "single_runs_on_search_tasks_which_claim_nothing": tried,
-    }  # fmt: skip
+    shown = []
+    for past, planned in [(entry, planned) for entry in state.rounds for planned in entry.explorations]:
+        plan, scores = planned.plan, dict[str, list[float | str]]()
+        for run in (run for run in past.runs_in("explore") if run.spec.seed in plan.seeds):
+            if run.invalid is not None:
+                scores.setdefault(run.spec.arm, []).append(run.invalid[0])
+            elif (value := run.measurements.get(run.spec.metric.key)) is not None:
+                scores.setdefault(run.spec.arm, []).append(round(value.value, _DIGITS))
+        known = {name: own if plan.more_seeds else own[0] for name, own in scores.items()}
+        tried = [{"tried": arm.name, "success": known.get(arm.name, "not made")} for arm in plan.arms]
+        shown.append({
+            "after_round": planned.round - 1, "environment": plan.environment, "steps": plan.base_job.get("steps"),
+            "why": sanitize_line(plan.why), "single_runs_on_search_tasks_which_claim_nothing": tried,
+        })  # fmt: skip
+    return tuple(shown[-_EXPLORATIONS_SHOWN:])
 
 
 def _dump_ledger(ledger: AlphaLedger) -> list[dict[str, Any]]:

@@ -1,17 +1,12 @@
 """LLMPlanner: a planner behind an endpoint of a language model, any that is like OpenAI's, or Anthropic's.
 
 Each action is one conversation: asked, validated here whatever the endpoint promises, and returned with the error for
-at most three tries; looks and notes take no try, and a repeated answer ends it. Looks are tool calls, counted and
-capped. An endpoint that refuses a request (400, 422) is asked without tools, so that nothing can be looked at, then
-without a response format, then without both. One that gives no answer hands the turn to a second one, if there is one.
-Several JSON objects count as the one at the end; drafts alone, or one cut short, are `UnusableAnswer`.
+at most three tries; looks and notes take no try, and a repeated answer ends it. An endpoint that refuses a request is
+asked without tools, then without a response format, then without both; one that gives no answer hands the turn to a
+second one, if there is one.
 
-Tokens are counted by purpose, those of refused answers and of failed turns too. A cap on them is looked at before each
-request, which is not made where what is left carries no answer.
-
-After a lock a whole turn, looks and refused answers included, takes one time limit, or a share of the time left if that
-is more. Nobody waits for an endpoint then, and code concludes without a model; an answer to the topic that is
-refused to the end is returned with the refusal, to be printed with marks.
+After a lock a whole turn takes one time limit, or a share of the time left if that is more: nobody waits for an
+endpoint then, and code concludes without a model.
 """
 
 from __future__ import annotations
@@ -25,12 +20,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from research.errors import BadTopic, DesignRefused, PlannerFailed
-from research.planners.anthropic import THINKING, USUAL_TOKENS
 from research.planners.context import NO_CODE_NOW, Check, PlannerContext, PlannerTurn, ToolResult
-from research.planners.endpoint import Endpoint, EndpointError, RetryingEndpoint, shorten
+from research.planners.endpoint import (
+    THINKING,
+    USUAL_TOKENS,
+    ChatCompletion,
+    Endpoint,
+    EndpointError,
+    RetryingEndpoint,
+    ToolCall,
+    shorten,
+)
 from research.planners.history import redact_secrets, sanitize_line
 from research.planners.memory import find_repeated
 from research.planners.prompts import (
@@ -52,8 +55,6 @@ from studies.records.design import SLOTS
 from studies.records.verdict import planner_label, quoted
 
 LONGEST_ANSWER = 50_000
-_MOST_COUNTED: Final = 10**9
-"""Tokens of one request or answer that are believed."""
 _MOST_OF_NAME: Final = 120
 _MOST_BRACES = 100
 """Places at which an object is looked for; chatter before it seldom holds more braces."""
@@ -63,47 +64,6 @@ _CLOSES = re.compile(
     rf"(?:(?:<|\[|◁|<\|)/{_NAMES}|<\|end_thinking)(?:\|>|>|\]|▷)|<\|channel\|>final<\|message\|>", re.IGNORECASE
 )
 """Marks around a model's thinking, of which its template may have written the first: of many families' templates."""
-
-
-class Message(BaseModel):
-    """What the model said."""
-
-    content: str | None = None
-    refusal: str | None = None
-    tool_calls: list[Any] | None = None
-    anthropic_thinking: list[Any] | None = None
-    """What goes back with the calls of its tools, unread."""
-
-    @field_validator("content", mode="before")
-    @classmethod
-    def _join_parts(cls, value: Any) -> Any:
-        """Join the parts that some endpoints answer with; those of thinking are left out."""
-        if not isinstance(value, list):
-            return value
-        parts = [part for part in value if isinstance(part, dict) and part.get("type") in ("text", "output_text")]
-        return "".join(str(part.get("text") or "") for part in parts)
-
-
-class ChatCompletion(BaseModel):
-    """The part of a chat completion that is read; some endpoints count no tokens, or say null, none or nonsense."""
-
-    class Choice(BaseModel):
-        message: Message
-        finish_reason: str | None = None
-
-    class Usage(BaseModel):
-        prompt_tokens: int | None = None
-        completion_tokens: int | None = None
-
-        @field_validator("*", mode="before")
-        @classmethod
-        def _drop_no_count(cls, value: Any) -> int | None:
-            return value if type(value) is int and 0 < value <= _MOST_COUNTED else None
-
-    choices: list[Choice] = Field(min_length=1)
-    usage: Usage | None = None
-    model: Any = None
-    """What the endpoint calls the model that answered."""
 
 
 class UnusableAnswer(Exception):
@@ -153,17 +113,6 @@ MOST_ANSWERED: Final = 24_000
 MOST_OF_ONE: Final = 8_000
 """Characters of one answer."""
 _NO_MORE: Final = "no look is left in this turn; act now, with one JSON object that fits the schema"
-
-
-class PlannerToolCall(BaseModel):
-    """A call of a tool as a model writes it."""
-
-    class Function(BaseModel):
-        name: str
-        arguments: str | dict[str, Any] | None = None
-
-    id: str = ""
-    function: Function
 
 
 _REFUSALS: Final = (400, 422)
@@ -300,10 +249,7 @@ class ActionConversation:
                 self._answer = message.content or ""
                 said, *answers = self._run_tool_calls(message.tool_calls)
                 thinking = {THINKING: message.anthropic_thinking} if message.anthropic_thinking else {}
-                self._said += [
-                    said | {"content": (message.content or "")[:LONGEST_ANSWER] or None} | thinking,
-                    *answers,
-                ]
+                self._said += [said | {"content": self._answer[:LONGEST_ANSWER] or None} | thinking, *answers]
                 continue
             if (message.tool_calls or ended == "tool_calls") and not message.content:
                 raise UnusableAnswer(
@@ -314,14 +260,14 @@ class ActionConversation:
             action = self._parse_answer(self._answer)
             if not isinstance(action, SideAction):
                 return action
-            if len(self._side_actions) >= MOST_SIDE_ACTIONS:
+            left = MOST_SIDE_ACTIONS - len(self._side_actions) - 1
+            if left < 0:
                 raise UnusableAnswer(
                     f"{MOST_SIDE_ACTIONS} things were written down in this turn, which is all that may be; act now"
                 )
             if action in self._side_actions:
                 raise UnusableAnswer("that was written down before, in this turn; act now")
             self._side_actions.append(action)
-            left = MOST_SIDE_ACTIONS - len(self._side_actions)
             self._say(
                 f"That is written down; {left or 'no'} more may be in this turn. Now go on, with one JSON object that "
                 "fits the schema."
@@ -335,10 +281,7 @@ class ActionConversation:
             self._total[kind] += characters / _CHARACTERS if count is None else count  # where nobody counts, too
 
     def _cap(self, request: dict[str, Any]) -> int | None:
-        """Return the most tokens that an answer may have, None for any; raise PlannerFailed where a cap leaves none.
-
-        A cap that is far away is none of an answer: endpoints refuse a bound beyond what their model can write.
-        """
+        """Return the most tokens that an answer may have, None for any; raise PlannerFailed where a cap leaves none."""
         options, read = self._options, len(json.dumps(request)) / _CHARACTERS
         most, caps = [float(options.planner_tokens or USUAL_TOKENS)], list[str]()
         if options.planner_max_tokens is not None:
@@ -367,7 +310,7 @@ class ActionConversation:
         if self._is_exhausted:
             raise UnusableAnswer(_NO_MORE)
         try:
-            read = [PlannerToolCall.model_validate(call) for call in calls]
+            read = [ToolCall.model_validate(call) for call in calls]
         except ValidationError as error:
             raise UnusableAnswer(f"expected a tool call with a function's name; found {shorten(str(calls))}") from error
         said, answers = list[dict[str, Any]](), list[dict[str, Any]]()

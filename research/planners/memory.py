@@ -40,10 +40,7 @@ def _normalize(value: JsonValue) -> str:
 
 
 def find_answered(context: PlannerContext, action: Action) -> KnownFinding | None:
-    """Return a finding with the values, model, metric and environment of a comparison that is proposed.
-
-    An environment that neither flags nor topic name may be any; a metric of a proposal's own asks something else.
-    """
+    """Return a finding with the values, model, metric and (if named) environment of a comparison that is proposed."""
     usual = "" if context.requested_metric is None else context.requested_metric.text
     if not isinstance(action, Propose) or action.metric.strip() not in ("", usual):
         return None

@@ -1,9 +1,7 @@
 """What a language model is told and must state, and the checks of its words.
 
-Prompts hold the role, the due action, the digest's facts and the answer's schema: nothing that an agent, a trained
-policy or training code wrote enters them. A model must state what other planners default: what would matter and what
-would refute it. Answers are one flat object, since strict endpoints take no choice between two; for an action such as
-declining, the fields of the other actions are ignored.
+Nothing that an agent, a trained policy or training code wrote enters a prompt. Answers are one flat object, since
+strict endpoints take no choice between two; fields of other actions than the one that is taken are ignored.
 """
 
 from __future__ import annotations
@@ -16,40 +14,13 @@ from pydantic import BaseModel
 
 from research.planners.context import PlannerContext, Stage
 from research.planners.tools import StudyTools
-from research.proposals.actions import (
-    Action,
-    AskUser,
-    Conclude,
-    Decline,
-    Explore,
-    GoOn,
-    Note,
-    Plan,
-    Propose,
-    ProposeDesign,
-    Repair,
-    Replicate,
-    Review,
-    Revise,
-    Settle,
-    SideAction,
-    Write,
-)
+from research.proposals import actions
 from research.proposals.slots import code_rule
 
-Other = Replicate | Explore | Conclude | Decline | Settle | Note | Revise | AskUser | Plan
-"""What may be taken in the place of a due proposal or design, or said before it."""
-
-
-Due = Propose | ProposeDesign | GoOn | Repair | Write | Review
-ACTIONS: Final[Mapping[Stage, type[Due]]] = {
-    "propose": Propose,
-    "design": ProposeDesign,
-    "look": GoOn,
-    "repair": Repair,
-    "conclude": Write,
-    "review": Review,
-}
+ACTIONS: Final[Mapping[Stage, type[Any]]] = {
+    "propose": actions.Propose, "design": actions.ProposeDesign, "look": actions.GoOn, "repair": actions.Repair,
+    "conclude": actions.Write, "review": actions.Review,
+}  # fmt: skip
 """The action that each stage expects."""
 DECLINABLE: Final[tuple[Stage, ...]] = ("propose", "design")
 """Stages in which a planner may decline instead."""
@@ -59,31 +30,32 @@ _UNSURE_KEYWORDS = ("default", "title", "minLength", "maxLength")
 """JSON schema keywords that strict endpoints refuse; the answer is validated here in any case."""
 
 
-def alternative_actions(context: PlannerContext) -> dict[str, type[Other]]:
+def alternative_actions(context: PlannerContext) -> dict[str, type[Any]]:
     """Return the actions that may be taken instead of the due one, or said before it, by their names."""
     if context.stage in ("conclude", "review"):
         return {}
-    later: tuple[type[Other], ...] = () if context.campaign is None else (Conclude,)
+    later: tuple[type[Any], ...] = () if context.campaign is None else (actions.Conclude,)
     if context.stage == "propose":
-        later = (*((Replicate,) if later else ()), *((Explore,) if context.explored is not None else ()), *later)
-    instead: tuple[type[Other], ...] = (Settle,) if context.stage in ("look", "repair") else (*later, Decline)
-    asides: tuple[type[Other], ...] = () if context.notebook is None else get_args(SideAction)
+        explore = () if context.explored is None else (actions.Explore,)
+        later = (*((actions.Replicate,) if later else ()), *explore, *later)
+    instead = (actions.Settle,) if context.stage in ("look", "repair") else (*later, actions.Decline)
+    asides = () if context.notebook is None else get_args(actions.SideAction)
     return {str(kind.model_fields["action"].default): kind for kind in (*instead, *asides)}
 
 
-def parse_action(context: PlannerContext, answer: Mapping[str, Any]) -> Action:
+def parse_action(context: PlannerContext, answer: Mapping[str, Any]) -> actions.Action:
     """Return the action that an answer states; raise pydantic's ValidationError for one that may not be taken now."""
-    others = alternative_actions(context)
-    if (other := others.get(str(answer.get("action")))) is not None:
-        return other.model_validate({name: answer[name] for name in other.model_fields if name in answer})
-    due = ACTIONS[context.stage]
-    theirs = {name for kind in others.values() for name in kind.model_fields} - set(due.model_fields)
-    return due.model_validate({name: value for name, value in answer.items() if name not in theirs})
+    others, due = alternative_actions(context), ACTIONS[context.stage]
+    kind = others.get(str(answer.get("action")), due)
+    theirs = {name for other in others.values() for name in other.model_fields} - set(due.model_fields)
+    given = answer.keys() - theirs if kind is due else answer.keys() & kind.model_fields.keys()
+    action: actions.Action = kind.model_validate({name: answer[name] for name in given})
+    return action
 
 
-def find_unstated(action: Action) -> str | None:
+def find_unstated(action: actions.Action) -> str | None:
     """Return what a model leaves unsaid that other planners may default: what would refute it."""
-    if isinstance(action, Propose) and any(not claim.falsifier for claim in action.hypotheses):
+    if isinstance(action, actions.Propose) and any(not claim.falsifier for claim in action.hypotheses):
         return "falsifier: expected the cheapest observation that would show the claim to be false; found none"
     return None
 
@@ -291,10 +263,7 @@ _FIXED_TASK = (
 def messages(
     context: PlannerContext, tools: StudyTools | None = None, *, schema_apart: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the messages that ask for the due action; `tools` may be called before it.
-
-    A schema that goes apart, in the request, is without descriptions: those stand here.
-    """
+    """Return the messages that ask for the due action; a schema that goes apart has its descriptions here."""
     first, proposing, before = context.campaign is None, context.stage == "propose", context.stage in DECLINABLE
     answer = due_schema(context)
     rules = (  # what is told, and whether it is told now: the rule of an action is one constant
@@ -310,7 +279,9 @@ def messages(
         (f"{_NOTEBOOK} {_PLAN}", (before or context.stage == "look") and context.notebook is not None),
         (_LOOKS, tools is not None),
     )
-    facts = context.facts() if tools is not None else context.facts() | context.describe_fields()
+    facts = context.facts()
+    if proposing and tools is None:  # else it can look that up
+        facts["what_job_fields_do"] = {spec.name: " ".join(spec.description.split()) for spec in context.fields}
     parts = (
         *(text for text, told in rules if told),
         "Facts:\n" + json.dumps(facts, ensure_ascii=False),

@@ -160,14 +160,11 @@ class _TopicPlan:
             claim = self._make_claim([first, other], 0, (-_NO_IDEA, _NO_IDEA, follow_up.UNDIRECTED))
             return actions.Propose(hypotheses=(claim.model_copy(update={"moderator": other.field}),))
         if shape == "trend":
-            claim = self._make_claim([first], len(first.treatments) - 1)
-            return actions.Propose(
-                hypotheses=(claim.model_copy(update={"ladder": (first.control, *first.treatments)}),)
-            )
+            claim, ladder = self._make_claim([first], len(first.treatments) - 1), (first.control, *first.treatments)
+            return actions.Propose(hypotheses=(claim.model_copy(update={"ladder": ladder}),))
         groups = [list(contrasts)] if shape == "together" else [[entry] for entry in contrasts]
-        return actions.Propose(
-            hypotheses=tuple(self._make_claim(group, at) for group in groups for at in range(len(group[0].treatments)))
-        )
+        claims = [self._make_claim(group, at) for group in groups for at in range(len(group[0].treatments))]
+        return actions.Propose(hypotheses=tuple(claims))
 
     def design(self) -> actions.ProposeDesign:
         constants = dict(self._plan.constants)
@@ -176,23 +173,20 @@ class _TopicPlan:
             knobs = self._plan.contrasts
             low, high, probability = follow_up.predict_best([knob.field for knob in knobs])
             low, high = follow_up.scale_to_metric(low, high, self._metric)
-            controls = [None if knob.control == self._usual[knob.field] else knob.control for knob in knobs]
+            usual = self._usual
             screen = actions.ProposedScreen(
-                knobs=tuple(
-                    actions.ProposedKnob(field=knob.field, values=knob.treatments, control=control)
-                    for knob, control in zip(knobs, controls, strict=True)
-                ),
+                knobs=tuple(actions.ProposedKnob(
+                    field=name, values=values, control=None if control == usual[name] else control,
+                ) for name, control, values in knobs),
                 confirm=self._plan.confirm, predicted_low=low, predicted_high=high,
                 probability=probability, smallest_effect=self._find_effect(),
             )  # fmt: skip
         return actions.ProposeDesign(
-            environment=self._environment,
-            steps=None if steps is None else int(steps),
+            environment=self._environment, steps=None if steps is None else int(steps), screen=screen,
             constants=tuple(actions.Constant(field=name, value=value) for name, value in constants.items()),
-            screen=screen,
             evaluate_apart=self._context.wanted.evaluate_apart,
             replication=actions.ProposedReplication(environment=again) if again else None,
-        )
+        )  # fmt: skip
 
     def describe_assumptions(self) -> str:
         context, plan, notes = self._context, self._plan, list[str]()
@@ -247,13 +241,10 @@ class _TopicPlan:
             lows, highs, chances = zip(*known, strict=True)
             expected = min(lows), max(highs), sum(chances) / len(chances)
         variable, control, treatment = about[0].field, about[0].control, about[0].treatments[at]
-        sides: tuple[actions.Setting, actions.Setting] = (control, treatment)
+        sides: list[Any] = [control, treatment]
         if len(about) > 1:
             variable = CONFIGURATION
-            sides = (
-                tuple(actions.FieldValue(field=each.field, value=each.control) for each in about),
-                tuple(actions.FieldValue(field=each.field, value=each.treatments[at]) for each in about),
-            )
+            sides = [{e.field: e.control for e in about}, {e.field: e.treatments[at] for e in about}]
         low, high = follow_up.scale_to_metric(*expected[:2], self._metric)
         raises = (claim != "decrease") == self._metric.higher_is_better
         acting = self._context.wanted.mediators if self._context.campaign is None else ()
@@ -292,11 +283,10 @@ def _describe_values(plan: ValuePlan) -> list[str]:
         one, other = (_list_values(each.field, (each.control, each.treatments[0]), " and ") for each in plan.contrasts)
         return [f"{one} are crossed with {other}: four arms, and twice the variance of a plain comparison."]
     if plan.shape == "together":
-        arms = [
-            ", ".join(_list_values(each.field, [(each.control, *each.treatments)[at]], "") for each in plan.contrasts)
-            for at in range(1 + len(first.treatments))
-        ]
-        return [f"{arms[0]} is compared with {' and with '.join(arms[1:])}: the fields differ together."]
+        settings = zip(*([f"{name} {value_text(v)}" for v in (control, *others)] for name, control, others in
+                         plan.contrasts), strict=True)  # fmt: skip
+        control, *others = map(", ".join, settings)
+        return [f"{control} is compared with {' and with '.join(others)}: the fields differ together."]
     open_question = " (no direction of the effect is named: an open question)" if plan.claim is None else ""
     return [
         f"{each.field} {value_text(each.control)} is compared with {' and '.join(map(value_text, each.treatments))}"

@@ -1,9 +1,7 @@
 """Read-only tools of a planner over the log and collected files: pydantic requests that answer themselves.
 
-Plays are quoted, on one line each, without unprintable characters, and cut; which tasks they were is not told. Lines
-about a run tell attempts, alarms and logged metrics, not what processes printed: that is not collected, and nobody
-vouches for it. A price is that of a comparison compiled at the round's level; nothing is drawn for it, no seed, no
-level, no noise run.
+Plays are quoted, on one line each, without unprintable characters, and cut; which tasks they were is not told. A price
+is that of a comparison compiled at the round's level; nothing is drawn for it, no seed, no level, no noise run.
 """
 
 from __future__ import annotations
@@ -78,10 +76,7 @@ _SHORTEST_WORD: Final = 3
 def find_related(
     findings: Sequence[KnownFinding], excluded_study: str, words: str, most: int
 ) -> tuple[QuotedText, ...]:
-    """Return at most so many findings, but for those of one study, which its planner is shown anyway.
-
-    Those that most of the words name come first; of no words the newest.
-    """
+    """Return at most so many findings of other studies, those that most words name first, else the newest."""
     known = [entry for entry in findings if entry.study != excluded_study]
     if wanted := dict.fromkeys(word.lower() for word in words.split() if len(word) >= _SHORTEST_WORD):
         named = Counter(entry.name for word in wanted for entry in search_findings(known, [word]))

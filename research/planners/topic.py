@@ -4,9 +4,8 @@
     change := FIELD value (SEP value)* | (UP | DOWN | ON | OFF) FIELD | FIELD | BEST FIELD (and FIELD)*
     effect := better | worse | faster | METRIC ...     held := WITH FIELD [value]     ENV := [on | in] ENVIRONMENT
 
-A topic is parsed once, for the rule planner alone, into a value that stands in `study.created`. Words that no rule took
-are `left`: a second field, a number, `only`, `if`, `after`, a word that is not known. Then somebody has to say that the
-rest is what they mean, by a yes or by the flags that the refusal prints.
+Words that no rule took are `left`: then somebody has to say that the rest is what they mean, by a yes or by the flags
+that the refusal prints.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ def parse_topic(
     wanted: RequestedComparison | None = None,
     model: str = "",
 ) -> ParsedTopic:
-    """Return what a topic asks; `wanted` is what flags say beside it, `model` the name of the model under all arms.
-
-    Raises BadTopic for a topic in which nothing to vary is understood, and for values that cannot be compared.
-    """
+    """Return what a topic asks beside flags (`wanted`); raise BadTopic where nothing to vary is named."""
     wanted = wanted or RequestedComparison()
     fields = field_specs() if fields is None else fields
     environments = known_environments() if environments is None else environments
@@ -116,7 +112,7 @@ def judge_by(parsed: ParsedTopic, metric: RequestedMetric | None) -> ParsedTopic
 
 
 def describe_left(parsed: ParsedTopic) -> str:
-    return ", ".join(_quote(text) for text in parsed.left)
+    return ", ".join(map(_quote, parsed.left))
 
 
 CONFIGURE_LLM = "set OPENAI_BASE_URL and OPENAI_API_KEY and pass --planner llm --planner-model NAME"
@@ -238,8 +234,6 @@ class _Parser:
             at -= 1
         return at
 
-    # -- fields and their values
-
     def _read_mentions(self) -> list[_Mention]:
         mentions, at, after_condition = list[_Mention](), 0, -1
         while at < len(self._tokens):
@@ -345,10 +339,7 @@ class _Parser:
         return choose_values(facts, values, mention.sense)
 
     def _direct_claim(self, mention: _Mention, claim: Claim | None) -> Claim | None:
-        """Return the claim on the treatment; leave its words where it is not clear what is said of which value.
-
-        Of `16 vs 4` and of `4 and 8 better than 16` no control comes first, and `does clipping help` names no other.
-        """
+        """Return the claim on the treatment; leave its words where it is not clear what is said of which value."""
         facts, count = self._facts[mention.field], len(mention.values)
         vague = not mention.values and mention.sense is None and facts.ladder[0] and not facts.is_categorical
         if count > 1:
@@ -379,8 +370,6 @@ class _Parser:
                 self._use(mention.places)
         return held
 
-    # -- what runs are judged by, and where
-
     def _read_effects(self, atoms: Collection[int]) -> tuple[RequestedMetric | None, Claim | None, int]:
         """Return the metric, the claim and how many of the best are looked for; what contradicts the first is left."""
         threshold, reaching = self._read_threshold(atoms)
@@ -398,7 +387,10 @@ class _Parser:
             self._used[at], kind = True, kind or names
             if names not in ("", "success"):
                 texts.append(self._text([at]))
-                of = of or (self._read_other(at) if "of" in kinds()[kind].takes else "")
+                for place in range(at + 1, min(at + 4, len(self._tokens))) if "of" in kinds()[kind].takes else ():
+                    if self._tokens[place].kind == "environment" and not of:  # where it is measured besides
+                        self._tokens[place] = replace(self._tokens[place], kind="idiom")
+                        self._used[place], of = True, self._tokens[place].name
         if kind in ("", "success"):
             return None, claim, best
         told = ", ".join(dict.fromkeys([*texts, *filter(None, [reaching])]))
@@ -407,15 +399,6 @@ class _Parser:
 
     def _claim(self, at: int) -> Claim | None:
         return "increase" if self._word(at) in words.BEATING else self._tokens[at].claim
-
-    def _read_other(self, last: int) -> str:
-        """Return the environment that something is to be measured on besides the one that is trained on."""
-        for at in range(last + 1, min(last + 4, len(self._tokens))):
-            if self._tokens[at].kind == "environment":
-                self._tokens[at] = replace(self._tokens[at], kind="idiom")
-                self._used[at] = True
-                return self._tokens[at].name
-        return ""
 
     def _read_threshold(self, atoms: Collection[int]) -> tuple[float | None, str]:
         """Return the share of hidden tasks to which speed is measured, where a word asks for speed, and its words."""
@@ -455,8 +438,6 @@ class _Parser:
             if self._word(at - 1) in ("my", "our"):
                 self._used[at - 1] = True
         return named, again
-
-    # -- what is left
 
     def _text(self, places: Sequence[int]) -> str:
         return " ".join(self._topic[self._tokens[places[0]].at[0] : self._tokens[places[-1]].at[1]].split())

@@ -1,19 +1,17 @@
 """From what is asked to arms: controls, treatments and the constants that a comparison needs.
 
-A direction without values compares the rung before the default (seen in that direction) with the last rung, so that the
-default lies between the arms and the contrast is wide; a switch compares its two states. Where the user's job has a
-value of its own, that one is compared with the last rung. One value is compared with the default. A choice of words has
-no directions: the default is compared with the value named, or with the next one on the ladder. Where a comparison can
-show nothing under the defaults (a clip with one update per batch), a constant is added under which it can.
+A direction without values compares the rung before the default with the last rung, so that the default lies between the
+arms and the contrast is wide. Where a comparison can show nothing under the defaults (a clip with one update per
+batch), a constant is added under which it can.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from research.errors import BadTopic, DesignRefused
 from research.planners.context import FieldSpec
@@ -28,8 +26,7 @@ LARGEST_BATCH = 512
 _STEPS, _BATCH = "steps", "episodes_per_step"
 
 
-@dataclass(frozen=True, slots=True)
-class Contrast:
+class Contrast(NamedTuple):
     """One field, its control value, and the values that it is compared with, or searched over."""
 
     field: str
@@ -65,10 +62,7 @@ def plan_values(
     matched: Matched = "steps",
     shape: Shape = "apart",
 ) -> ValuePlan:
-    """Return the comparison of fields over values, the control first; raise BadTopic for what cannot be run.
-
-    With `matched` episodes batches are compared, and steps follow.
-    """
+    """Return the comparison of fields over values, the control first; raise BadTopic for what cannot be run."""
     values = {name: check_values(name, asked) for name, asked in vary.items()}
     if shape == "trend":
         values = {name: tuple(sorted(rungs, key=float)) for name, rungs in values.items()}
@@ -105,7 +99,7 @@ def plan_search(
     candidates = math.prod(len(knob.treatments) for knob in contrasts) - int(inside)
     if candidates < 2:
         raise BadTopic("expected two candidates or more beside the control; found fewer; compare the one there is")
-    others = [replace(knob, treatments=tuple(v for v in knob.treatments if v != knob.control)) for knob in contrasts]
+    others = [knob._replace(treatments=tuple(v for v in knob.treatments if v != knob.control)) for knob in contrasts]
     constants, adjusted = add_required_constants(others, held, facts)
     return ValuePlan(tuple(contrasts), constants, adjusted, confirm=min(confirm, candidates - 1))
 
@@ -125,10 +119,7 @@ def check_values(name: str, asked: Sequence[Scalar]) -> tuple[Scalar, ...]:
 
 
 def choose_values(facts: FieldSpec, values: Sequence[Scalar] = (), sense: Sense | None = None) -> tuple[Scalar, ...]:
-    """Return the values that are compared, the control first, of a field with the values and the direction named.
-
-    Raises BadTopic for a direction that leads nowhere.
-    """
+    """Return the values that are compared, the control first; raise BadTopic for a direction that leads nowhere."""
     ladder, default = facts.ladder, facts.default
     if len(values) > 1:
         ordered = sense is not None and not facts.is_categorical
@@ -188,21 +179,19 @@ def add_required_constants(
     facts: Mapping[str, FieldSpec],
     shape: Shape = "apart",
 ) -> tuple[Mapping[str, Scalar], Mapping[str, str]]:
-    """Return the constants with those added without which the contrasts show nothing or fit no batch, and why each.
-
-    GSPO is GRPO until something is clipped.
-    """
+    """Return the constants with those added without which the contrasts show nothing or fit no batch, and why each."""
     varied = {contrast.field: contrast.control for contrast in contrasts}
     settled = {name for name, known in facts.items() if known.given} | constants.keys() | varied.keys()
     wants = [_NEEDS[contrast.field] for contrast in contrasts if contrast.field in _NEEDS]
+    # GSPO is GRPO until something is clipped
     wants += [_REUSED for contrast in contrasts if "gspo" in (contrast.control, *contrast.treatments)]
     for name, _, _, why in wants:
         if not varied.get(name, 1):
             raise BadTopic(f"expected {name} above 0 in all arms, {why}; found it compared as well; ask in two studies")
-    needed = {name: (value, why) for name, value, instead, why in wants if not instead & settled}
+    needed = [(name, value, why) for name, value, instead, why in wants if not instead & settled]
     fitting = _fit_batch(contrasts, constants, facts, shape)
-    reasons = {name: why for name, (_, why) in needed.items()} | dict.fromkeys(fitting, _DIVIDES)
-    return {**constants, **{name: value for name, (value, _) in needed.items()}, **fitting}, reasons
+    reasons = {name: why for name, _, why in needed} | dict.fromkeys(fitting, _DIVIDES)
+    return {**constants, **{name: value for name, value, _ in needed}, **fitting}, reasons
 
 
 def _fit_batch(

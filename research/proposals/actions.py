@@ -2,18 +2,14 @@
 conclude, decline, at the end write an answer, which a second call reviews; and, beside one of these, note, revise an
 idea, ask the user, plan. Nothing else exists for it.
 
-The source of code that a proposal carries is text, here and wherever else it is handled outside a
-container.
-
-Actions are proposals. Code turns them into records (`research.proposals.arms`, `research.design.compiler`) or refuses
-them with a reason; a planner may name one of the harness's metrics where the user did not, sets no seed, no test and no
-level, and sees none of the hidden tasks.
+Code turns actions into records (`research.proposals.arms`, `research.design.compiler`) or refuses them with a reason.
+The source of code that a proposal carries is text wherever it is handled outside a container.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
@@ -30,25 +26,20 @@ from pydantic import (
 
 from research.proposals.slots import MOST_BYTES
 from studies.records.base import JsonValue
-from studies.records.design import CONFIGURATION, LEAST_RUNGS, MOST_MEDIATORS, MOST_REPAIRS, Hypothesis
+from studies.records.design import CONFIGURATION, LEAST_RUNGS, MOST_MEDIATORS, MOST_REPAIRS
 from studies.records.procedure import PlanNode, Rule
-from studies.records.verdict import AnswerFigure, Verdict
+from studies.records.verdict import AnswerFigure
 
 MOST_HYPOTHESES = 3
 MOST_CONFIRMED = 3
-"""Most candidates of a screen that are confirmed."""
 MOST_KNOBS = 4
 MOST_RULES = 8
 MOST_TRIED = 6
-"""Runs of one exploration."""
 MOST_SEEDS = 5
 LEAST_SEEDS = 3
 MOST_LEFT_OUT = 500
-"""Characters in which a planner says what it leaves out."""
 MOST_NOTED = 500
-"""Characters of a planner's note, or question."""
 MOST_NODES = 8
-"""Questions of a planner's plan."""
 DEFAULT_EFFECT = 0.10
 """Smallest effect of interest where nobody names one: ten points of the hidden success."""
 
@@ -61,8 +52,6 @@ MOST_RUNGS = 8
 """Most values of a trend, or settings of a contrast."""
 MOST_TOGETHER = 4
 """Most fields in which the arms of one hypothesis differ together."""
-
-
 Condition = Literal[
     "verdict in ('supported', 'refuted', 'equivalent')",
     "verdict in ('inconclusive', 'invalid') and looks_left > 0",
@@ -72,43 +61,18 @@ Condition = Literal[
     "verdict == 'inconclusive' and p > 0.5",
 ]
 """What a rule of a decision table may ask of the verdict at a look, as designs hold it; the last one is futility."""
-_DECIDED, _AGAIN, _OUT_OF_LOOKS, _SUPPORTED, _OTHERWISE, _FUTILE = get_args(Condition)
+CONDITIONS: Final[tuple[str, ...]] = get_args(Condition)
 DEFAULT_TABLE: Final = (
-    Rule(name="decided", when=_DECIDED, then="settle"),
-    Rule(name="look-again", when=_AGAIN, then="continue"),
-    Rule(name="out-of-looks", when=_OUT_OF_LOOKS, then="settle"),
+    Rule(name="decided", when=CONDITIONS[0], then="settle"),
+    Rule(name="look-again", when=CONDITIONS[1], then="continue"),
+    Rule(name="out-of-looks", when=CONDITIONS[2], then="settle"),
 )
 """Stop as soon as a look decides; else go on to the last one."""
 KILL: Final = "kill-condition"
-"""Name of the rule that a hypothesis' kill condition becomes."""
 UNRULED: Final = Rule(name="no-rule", when="no rule of the table holds", then="settle")
 """What is done where no rule holds; its `when` is for people."""
 KEPT_NAMES: Final = (KILL, UNRULED.name)
 """Names that no rule of a table may have, so that a decision says whose it is."""
-
-
-def rules_for(hypothesis: Hypothesis, table: Sequence[Rule]) -> tuple[Rule, ...]:
-    """Return the rules that decide on a hypothesis: its kill condition first, then the table (default: the default)."""
-    kill = (Rule(name=KILL, when=hypothesis.kill_if, then="settle"),) if hypothesis.kill_if else ()
-    return (*kill, *(table or DEFAULT_TABLE))
-
-
-def decide(rules: Sequence[Rule], verdict: Verdict, analyses: int) -> Rule:
-    """Return the first rule that holds of a verdict, else `UNRULED`; a condition of another version does not hold.
-
-    A table allots runs, it makes no verdict. `continue` gathers the next look's seeds, `settle` gathers no more,
-    `replicate` settles and repeats the comparison in another setting.
-    """
-    undecided = verdict.verdict in ("inconclusive", "invalid")
-    conditions = {
-        _DECIDED: not undecided,
-        _AGAIN: undecided and analyses > verdict.look,
-        _OUT_OF_LOOKS: undecided and analyses <= verdict.look,
-        _SUPPORTED: verdict.verdict == "supported",
-        _OTHERWISE: verdict.verdict in ("refuted", "equivalent"),
-        _FUTILE: verdict.verdict == "inconclusive" and verdict.p is not None and verdict.p > 0.5,
-    }
-    return next((rule for rule in rules if conditions.get(rule.when)), UNRULED)
 
 
 class _ActionModel(BaseModel):
@@ -206,13 +170,10 @@ class ProposedHypothesis(_ActionModel):
     @classmethod
     def _as_list(cls, value: Any) -> Any:
         """Take an object of fields as well as a list, which strict endpoints need."""
-        if isinstance(value, list | tuple) and any(
-            isinstance(entry, Mapping) and "field" not in entry for entry in value
-        ):
-            return tuple(map(cls._as_list, value))
-        if not isinstance(value, Mapping):
-            return value
-        return tuple({"field": name, "value": entry} for name, entry in value.items())
+        if isinstance(value, Mapping):
+            return tuple({"field": name, "value": entry} for name, entry in value.items())
+        bare = isinstance(value, list | tuple) and any(isinstance(e, Mapping) and "field" not in e for e in value)
+        return tuple(map(cls._as_list, value)) if bare else value
 
     @model_validator(mode="after")
     def _check_sides(self) -> Self:
@@ -480,7 +441,6 @@ class Replicate(_ActionModel):
     """Lower end of your 80 % interval for the difference now; null, as the two below, for the prediction of then."""
     predicted_high: Number | None = None
     probability: Number | None = Field(default=None, ge=0, le=1)
-
     node: Word = ""
     """The id of the question of your plan that this is; empty for another question, or without a plan."""
 

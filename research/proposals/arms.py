@@ -1,12 +1,8 @@
 """From hypotheses to arms: values checked, jobs and models resolved, confounds named.
 
-All hypotheses share one control arm. The base job holds constants and control values; each treatment replaces exactly
-one field, or the code of a slot (by name, no field of a job). The confound linter compares resolved jobs and code. What
-follows from a declared variable by itself, such as more optimiser steps from more epochs, is a confound feared from the
-start, no violation.
-
-Model folders are looked at once, when the study begins: proposals name models by name, and no planner can have another
-folder read. A job holds a model's path and the hash of its content.
+All hypotheses share one control arm; each treatment replaces exactly one field, or the code of a slot. The confound
+linter compares resolved jobs and code. What follows from a declared variable by itself is a confound feared from the
+start, no violation. Proposals name models by name, and no planner can have another folder read.
 """
 
 from __future__ import annotations

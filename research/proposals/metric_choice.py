@@ -103,9 +103,8 @@ def find_kind(name: str) -> MetricKind:
 
 
 def flag_syntax(kind: MetricKind) -> str:
-    return (
-        f"{kind.name}{f':{kind.form}' if 'of' in kind.takes else ''}{':THRESHOLD' if 'threshold' in kind.takes else ''}"
-    )
+    of = f":{kind.form}" if "of" in kind.takes else ""
+    return f"{kind.name}{of}{':THRESHOLD' if 'threshold' in kind.takes else ''}"
 
 
 def _parse_threshold(text: str, form: str) -> float:

@@ -12,16 +12,8 @@ from typing import Final, Literal, get_args
 
 from research.design.pricing import price_of
 from research.errors import BadInput
+from research.scheduler import required_runs as need
 from research.scheduler.budget import StepLimits
-from research.scheduler.required_runs import (
-    confirmation_runs,
-    count_seeds,
-    exploration_runs,
-    is_over,
-    noise_runs,
-    planned_runs,
-    replication_runs,
-)
 from research.scheduler.steps import AskApproval, AskCandidate, PlanRun, Step
 from research.text import format_seconds
 from studies import StudyState
@@ -108,7 +100,7 @@ def _stage(state: StudyState, step: Step | None) -> str | None:
     if spec is not None and phase == "confirm":
         assert design is not None
         for look in range(1, len(design.looks) + 1):
-            if spec.seed in design.seeds_of(spec.arm, design.seeds[: count_seeds(design, look)]):
+            if spec.seed in design.seeds_of(spec.arm, design.seeds[: need.count_seeds(design, look)]):
                 return f"look {look}"
         return "look 1"
     return "replication" if phase == "replicate" else "screen"
@@ -116,25 +108,25 @@ def _stage(state: StudyState, step: Step | None) -> str | None:
 
 def _cost(state: StudyState, stage: str, limits: StepLimits) -> tuple[int, float]:
     """Return the runs that a stage still takes, and their seconds."""
-    design, runs = state.design, planned_runs(state)
+    design, runs = state.design, need.planned_runs(state)
     if stage == "design" and design is not None:
         return design.price.runs, design.price.total_s
     batches: list[tuple[int, float]] = []
     if stage == SIZED and design is not None:
         again = 0 if design.replication is None else len(design.replication.seeds) * len(design.arms)
-        rest = [run for run in confirmation_runs(state, all_analyses=True) if run not in runs]
+        rest = [run for run in need.confirmation_runs(state, all_analyses=True) if run not in runs]
         batches = [(len(rest), price_of(state, "confirm")), (again, price_of(state, "replicate"))]
     elif stage != EXPLORATION and design is not None and design.screen is not None:
         batches = [(design.screen.candidates, price_of(state, "screen", design.screen.rungs[0].steps))]
     else:
         if stage == EXPLORATION:
-            required = exploration_runs(state)
+            required = need.exploration_runs(state)
         elif design is None:
             assert state.noise_plan is not None
-            required = noise_runs(state.noise_plan)
+            required = need.noise_runs(state.noise_plan)
         else:
-            required = confirmation_runs(state) or replication_runs(state, design)
-        left = [run for run in required if run not in runs or not is_over(runs[run])]
+            required = need.confirmation_runs(state) or need.replication_runs(state, design)
+        left = [run for run in required if run not in runs or not need.is_over(runs[run])]
         batches.append((len(left), price_of(state, left[0].phase)))
     waves = (math.ceil(count / max(1, limits.parallel)) * seconds for count, seconds in batches)
     return sum(count for count, _ in batches), sum(waves)
@@ -178,4 +170,4 @@ def _describe_effect(state: StudyState, stage: str) -> str:
         return f"the replication on {replication.environment}, with {len(replication.seeds)} fresh seeds"
     number = int(stage.removeprefix("look "))
     of = f"look {number} of {looks}" if looks > 1 else "the confirmation"
-    return f"{of}: {arms}, with up to {count_seeds(design, number)} seeds each"
+    return f"{of}: {arms}, with up to {need.count_seeds(design, number)} seeds each"

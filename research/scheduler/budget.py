@@ -15,17 +15,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from research.design.pricing import find_locked_price, price_of
-from research.scheduler.required_runs import (
-    RequiredRun,
-    attempts_running,
-    confirmation_runs,
-    is_over,
-    planned_runs,
-    replication_hypotheses,
-    replication_runs,
-    to_required_run,
-    was_cut,
-)
+from research.scheduler import required_runs as need
 from research.scheduler.steps import NO_MORE_CANDIDATES, SHRINK_RULE, Decide
 from research.text import format_flag, format_seconds
 from studies import RunState, StudyState
@@ -61,7 +51,7 @@ def foresee_cuts(state: StudyState, design: Design, limits: StepLimits) -> Itera
     trials, least = list[_Batch](), list[_Batch]()
     if screen is not None:
         confirmed = screen.confirmed
-        trials = [_screen_rest(state, screen, asked if was_cut(state) else screen.candidates)]
+        trials = [_screen_rest(state, screen, asked if need.was_cut(state) else screen.candidates)]
         least = [_screen_rest(state, screen, max(asked, _min_candidates(screen)))]
     whole = _confirmation(state, design, confirmed, all_analyses=True)
     look = _confirmation(state, design, confirmed, all_analyses=False)
@@ -101,8 +91,8 @@ def foresee_cuts(state: StudyState, design: Design, limits: StepLimits) -> Itera
 def affordable_seeds(state: StudyState, design: Design, limits: StepLimits) -> int:
     """Return the most seeds of each arm, the pilot's at least, for which there are time and runs.
 
-    A replication is not reckoned with: it is what is given up first. Arms of a vetoed claim are, and time is not where
-    somebody who may have seen the pilot set it: else a hand would have the pilot judged at the level of a whole study.
+    A replication is given up first. Time does not count where somebody who may have seen the pilot set it: else a hand
+    would have the pilot judged at the level of a whole study.
     """
     assert design.pilot is not None
     first = design.pilot.seeds
@@ -115,7 +105,7 @@ def affordable_seeds(state: StudyState, design: Design, limits: StepLimits) -> i
 
 def carries_longer(state: StudyState, extension: Extension, limits: StepLimits) -> bool:
     """Return whether there is time for the pilot once more with as many steps as runs may have."""
-    pilot = _Batch(len(confirmation_runs(state)), price_of(state, "confirm", extension.steps))
+    pilot = _Batch(len(need.confirmation_runs(state)), price_of(state, "confirm", extension.steps))
     return _fits(state, [pilot], limits)
 
 
@@ -144,7 +134,7 @@ def replication_seconds(state: StudyState, design: Design, limits: StepLimits) -
 def _confirmation(state: StudyState, design: Design, confirmed: int, *, all_analyses: bool) -> _Batch:
     """Return the runs of the confirmation that are not begun: of `confirmed` arms and the control, after a screen."""
     if design.screen is None:
-        runs = _count_not_begun(state, confirmation_runs(state, all_analyses=all_analyses))
+        runs = _count_not_begun(state, need.confirmation_runs(state, all_analyses=all_analyses))
     else:
         first = design.looks[0].seeds if design.looks else len(design.seeds)
         runs = (1 + confirmed) * (len(design.seeds) if all_analyses else first)
@@ -155,9 +145,9 @@ def _replication(state: StudyState, design: Design) -> _Batch:
     """Return the runs of the replication that are not begun: of all arms, before it is asked for."""
     if design.replication is None:
         return _Batch(0, 0.0)
-    if replication_hypotheses(state, design):
-        runs = _count_not_begun(state, replication_runs(state, design))
-    elif design.screen is not None or confirmation_runs(state):
+    if need.replication_hypotheses(state, design):
+        runs = _count_not_begun(state, need.replication_runs(state, design))
+    elif design.screen is not None or need.confirmation_runs(state):
         arms = 1 + design.screen.confirmed if design.screen is not None else len(design.arms)
         runs = arms * len(design.replication.seeds)
     else:
@@ -176,13 +166,13 @@ def _min_candidates(screen: Screen) -> int:
     return min(screen.candidates, screen.confirmed + 1)
 
 
-def _count_not_begun(state: StudyState, required: Sequence[RequiredRun]) -> int:
-    runs = planned_runs(state)
+def _count_not_begun(state: StudyState, required: Sequence[need.RequiredRun]) -> int:
+    runs = need.planned_runs(state)
     return sum(required_run not in runs or not _is_begun(runs[required_run]) for required_run in required)
 
 
 def _is_begun(run: RunState) -> bool:
-    return run.active is not None or run.collected is not None or is_over(run)
+    return run.active is not None or run.collected is not None or need.is_over(run)
 
 
 def _fits(state: StudyState, batches: Sequence[_Batch], limits: StepLimits) -> bool:
@@ -193,8 +183,8 @@ def _seconds(state: StudyState, batches: Sequence[_Batch], limits: StepLimits) -
     """Return the seconds that the batches take one after the other, beside and after what runs now."""
     since = max(0.0, state.budget_s - state.worked_s - limits.seconds)  # the last event of the log
     busy = []
-    for run in attempts_running(state):
-        required_run, attempt = to_required_run(run), run.active
+    for run in need.attempts_running(state):
+        required_run, attempt = need.to_required_run(run), run.active
         assert attempt is not None
         age = datetime.fromisoformat(state.last_ts) - datetime.fromisoformat(attempt.launched)
         price = price_of(state, required_run.phase, required_run.steps)

@@ -21,8 +21,8 @@ from functools import lru_cache
 from research.design.pricing import price_of
 from research.design.screening import Allowed, Scores, ScreenProgress
 from research.errors import NotReady
-from research.proposals.actions import decide, rules_for
 from research.proposals.arms import is_job
+from research.scheduler import required_runs as need
 from research.scheduler import steps
 from research.scheduler.approvals import require_approval
 from research.scheduler.budget import (
@@ -33,29 +33,7 @@ from research.scheduler.budget import (
     foresee_cuts,
     replication_seconds,
 )
-from research.scheduler.required_runs import (
-    RequiredRun,
-    attempts_running,
-    budget_stop_reason,
-    confirmation_runs,
-    count_seeds,
-    exploration_runs,
-    find_failure,
-    is_over,
-    later_runs,
-    may_continue,
-    missing_runs,
-    next_analysis,
-    noise_runs,
-    open_hypotheses,
-    planned_runs,
-    replication_hypotheses,
-    replication_runs,
-    runs_left,
-    spec_of,
-    to_required_run,
-    was_cut,
-)
+from research.scheduler.required_runs import RequiredRun
 from research.text import format_seconds, memoize_last
 from studies import RunState, StudyState
 from studies.checks.training import PLUMBING, find_fault, find_zero_lr_run
@@ -82,11 +60,11 @@ def next_step(state: StudyState, seconds_left: float, parallel: int) -> steps.St
         return next(_when_stopped(state), None)
     used_up = state.budget_decision
     if used_up is not None and (not _has_design(state) or state.stopped_seq < used_up.seq):
-        return steps.StopStudy(budget_stop_reason(used_up))
+        return steps.StopStudy(need.budget_stop_reason(used_up))
     limits = StepLimits(seconds_left, parallel)
     if state.paused_reason is not None:  # what runs may finish, as long as there is a budget for it
         step = next(_follow_up(state), None)
-        if step is None and limits.seconds <= 0 and any(attempts_running(state)):
+        if step is None and limits.seconds <= 0 and any(need.attempts_running(state)):
             return steps.Decide(BUDGET_RULE, "stop", _USED_UP.format(state.budget_s))
         return step
     if used_up is not None:
@@ -106,11 +84,11 @@ def is_done(state: StudyState) -> bool:
 def _work(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
     required = _stage_runs(state)
     yield from _follow_up(state)
-    design, runs = state.design, planned_runs(state)
-    if exploration_runs(state):
+    design, runs = state.design, need.planned_runs(state)
+    if need.exploration_runs(state):
         yield from _make(state, required, limits)
-        if not any(attempts_running(state)) and price_of(state, "explore") > limits.seconds:
-            left = (runs[entry] for entry in required if entry in runs and not is_over(runs[entry]))
+        if not any(need.attempts_running(state)) and price_of(state, "explore") > limits.seconds:
+            left = (runs[entry] for entry in required if entry in runs and not need.is_over(runs[entry]))
             reason = "the budget carries no more of the exploration"
             yield from (steps.Invalidate(run.run_id, steps.BUDGET_CODE, reason) for run in left)
         return
@@ -136,9 +114,9 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
         else:
             yield steps.SizeDesign(affordable_seeds(state, design, limits))
     yield from _make(state, required, limits)
-    if required or any(attempts_running(state)):
+    if required or any(need.attempts_running(state)):
         return
-    if may_continue(state) and limits.seconds > 0 and runs_left(state) != 0:
+    if need.may_continue(state) and limits.seconds > 0 and need.runs_left(state) != 0:
         yield steps.PlanRound()
     else:
         yield from conclusion(state, design)
@@ -146,35 +124,35 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
 
 def repair_step(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
     """Yield the question for a repair of code that crashed, where the budget carries all arms up to a look anew."""
-    crash, locked, required = state.repairable, state.locked, confirmation_runs(state)
+    crash, locked, required = state.repairable, state.locked, need.confirmation_runs(state)
     if crash is None or locked is None or any(d.rule == REPAIR_RULE and d.seq > locked.seq for d in state.decisions):
         return
     seconds = -(-len(required) // max(1, limits.parallel)) * price_of(state, "confirm")
-    carried = required and seconds <= limits.seconds and len(required) <= (runs_left(state) or len(required))
+    carried = required and seconds <= limits.seconds and len(required) <= (need.runs_left(state) or len(required))
     answered = any(act.turn == state.repair_turn for act in state.planner_acts)  # whatever it took
-    if answered or (carried and state.asks_planner and runs_left(state) != 0):
+    if answered or (carried and state.asks_planner and need.runs_left(state) != 0):
         yield steps.AskRepair(crash.run_id)
 
 
 def _stage_runs(state: StudyState) -> tuple[RequiredRun, ...]:
     design = state.design
-    if exploring := exploration_runs(state):
+    if exploring := need.exploration_runs(state):
         return exploring
     if design is None:
-        required = () if state.noise_plan is None else noise_runs(state.noise_plan)
+        required = () if state.noise_plan is None else need.noise_runs(state.noise_plan)
         if required and required[0].arm == PLUMBING_ARM:
-            still = planned_runs(state).get(required[0])
-            if still is None or not is_over(still) or still.invalid is not None:
+            still = need.planned_runs(state).get(required[0])
+            if still is None or not need.is_over(still) or still.invalid is not None:
                 return required[:1]  # nothing is trained before the machinery is seen to work
         return required
     if design.screen is not None:
         return screen_runs(state, design, design.screen)
-    return confirmation_runs(state) or replication_runs(state, design)
+    return need.confirmation_runs(state) or need.replication_runs(state, design)
 
 
 def _is_met(state: StudyState, required_run: RequiredRun) -> bool:
-    run = planned_runs(state).get(required_run)
-    return run is not None and is_over(run)
+    run = need.planned_runs(state).get(required_run)
+    return run is not None and need.is_over(run)
 
 
 def _follow_up(state: StudyState) -> Iterator[steps.Step]:
@@ -185,7 +163,7 @@ def _follow_up(state: StudyState) -> Iterator[steps.Step]:
             continue
         if (step := _settle(run, design)) is not None:
             yield step
-        elif not is_over(run) and to_required_run(run) not in wanted:
+        elif not need.is_over(run) and need.to_required_run(run) not in wanted:
             about = [h.id for h in design.hypotheses if run.spec.arm in design.contrast_of(h)] if design else []
             code, why = steps.BUDGET_CODE, "its claim was settled on what the budget had carried"
             if (run.active is not None and state.vetoed) or (about and state.vetoed.keys() >= set(about)):
@@ -201,14 +179,14 @@ def _possible_runs(state: StudyState) -> frozenset[RequiredRun]:
     design, required = state.design, _stage_runs(state)
     if design is None or design.screen is not None:
         return frozenset(required)
-    return frozenset((*required, *later_runs(state, design)))
+    return frozenset((*required, *need.later_runs(state, design)))
 
 
 def _make(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits) -> Iterator[steps.Step]:
-    runs = planned_runs(state)
-    left = runs_left(state)
+    runs = need.planned_runs(state)
+    left = need.runs_left(state)
     if left is None or left > 0:
-        yield from (steps.PlanRun(spec_of(state, required_run)) for required_run in missing_runs(runs, required))
+        yield from (steps.PlanRun(need.spec_of(state, missing)) for missing in need.missing_runs(runs, required))
     planned = [required_run for required_run in required if required_run in runs]
     waiting = [required_run for required_run in planned if runs[required_run].status in ("planned", "ended")]
     if not waiting:
@@ -217,7 +195,7 @@ def _make(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits
     of_model: Phase = "confirm" if phase == "screen" else phase  # a screen begins with the confirmation's
     if of_model not in state.prepared:
         yield steps.PrepareModel(of_model)
-    if sum(1 for _ in attempts_running(state)) >= limits.parallel:
+    if sum(1 for _ in need.attempts_running(state)) >= limits.parallel:
         return
     if design is not None and phase == "replicate" and replication_seconds(state, design, limits) > limits.seconds:
         return
@@ -233,19 +211,19 @@ def _settle(run: RunState, design: Design | None) -> steps.Step | None:
         return None
     if run.collected is None and run.attempts[-1].status == "finished":
         return steps.Collect(run.run_id)
-    if (failure := find_failure(run, MOST_ATTEMPTS if design is None else design.max_attempts)) is not None:
+    if (failure := need.find_failure(run, MOST_ATTEMPTS if design is None else design.max_attempts)) is not None:
         return steps.Invalidate(run.run_id, *failure)
-    return steps.Measure(run.run_id) if run.collected is not None and not is_over(run) else None
+    return steps.Measure(run.run_id) if run.collected is not None and not need.is_over(run) else None
 
 
 def _budget_end_reason(state: StudyState, step: steps.Step | None, limits: StepLimits) -> str | None:
-    running = any(attempts_running(state))
+    running = any(need.attempts_running(state))
     if limits.seconds <= 0 and (isinstance(step, _TAKES_TIME) or (step is None and running)):
         return _USED_UP.format(state.budget_s)
     if step is not None or running:
         return None
     unmet = [required_run for required_run in _stage_runs(state) if not _is_met(state, required_run)]
-    if runs_left(state) == 0 and not any(required_run in planned_runs(state) for required_run in unmet):
+    if need.runs_left(state) == 0 and not any(required_run in need.planned_runs(state) for required_run in unmet):
         return f"all {len(state.every_run)} runs are used up"
     if not unmet:
         raise NotReady(f"expected a next step of study {state.id}; found none, and nothing that it waits for")
@@ -265,7 +243,7 @@ def _when_stopped(state: StudyState) -> Iterator[steps.Step]:
     """End what runs; after the budget, judge what was collected, and report that, or a denial."""
     used_up = state.budget_decision is not None
     code = steps.BUDGET_CODE if used_up else "stopped"
-    yield from (steps.StopAttempt(run.run_id, code) for run in attempts_running(state))
+    yield from (steps.StopAttempt(run.run_id, code) for run in need.attempts_running(state))
     if used_up and state.design is not None:
         yield from filter(None, (_settle(run, state.design) for run in state.runs.values() if run.invalid is None))
         if any(run.attempts for run in state.runs_in("confirm")):
@@ -285,13 +263,13 @@ def _has_design(state: StudyState) -> bool:
 
 def _wind_up(state: StudyState, used_up: Decision) -> Iterator[steps.Step]:
     """Go on after the budget was used up and nobody amended it: judge what is there, and conclude."""
-    yield from (steps.StopAttempt(run.run_id, steps.BUDGET_CODE) for run in attempts_running(state))
+    yield from (steps.StopAttempt(run.run_id, steps.BUDGET_CODE) for run in need.attempts_running(state))
     for run in state.runs.values():
         if run.invalid is not None:
             continue
         if (step := _settle(run, state.design)) is not None:
             yield step
-        elif not is_over(run):
+        elif not need.is_over(run):
             point = "had finished" if run.attempts else "began"
             yield steps.Invalidate(
                 run.run_id, steps.BUDGET_CODE, f"the study's budget was used up before the run {point}"
@@ -307,15 +285,15 @@ def _wind_up(state: StudyState, used_up: Decision) -> Iterator[steps.Step]:
 
 def judgements(state: StudyState, design: Design, limits: StepLimits) -> Iterator[steps.Step]:
     """Yield the verdicts and decisions that are due: of the confirmation, then of the replication."""
-    over = {required_run for required_run, run in planned_runs(state).items() if is_over(run)}
-    required = confirmation_runs(state)
+    over = {required_run for required_run, run in need.planned_runs(state).items() if need.is_over(run)}
+    required = need.confirmation_runs(state)
     # A verdict that stands no more is formed again before those of later looks, which take it as it stands then.
-    for hypothesis in sorted(design.hypotheses, key=lambda h: next_analysis(state, h.id)):
+    for hypothesis in sorted(design.hypotheses, key=lambda h: need.next_analysis(state, h.id)):
         verdict = state.verdict_on(hypothesis.id)
         if state.is_settled(hypothesis.id) or (verdict is not None and _is_undecided(state, design, hypothesis)):
             continue
-        analysis = next_analysis(state, hypothesis.id)
-        seen = _seeds_of_arms(design, design.seeds[: count_seeds(design, analysis)])
+        analysis = need.next_analysis(state, hypothesis.id)
+        seen = _seeds_of_arms(design, design.seeds[: need.count_seeds(design, analysis)])
         if all(required_run in over for required_run in required if required_run.seed in seen[required_run.arm]):
             yield steps.Judge(hypothesis.id, analysis)
     due, rest = _find_due(state, design)
@@ -326,8 +304,8 @@ def judgements(state: StudyState, design: Design, limits: StepLimits) -> Iterato
         yield from due
     elif not rest:
         yield steps.AskLook(due)
-    wanted = [] if required else replication_hypotheses(state, design)
-    if wanted and over.issuperset(replication_runs(state, design)):
+    wanted = [] if required else need.replication_hypotheses(state, design)
+    if wanted and over.issuperset(need.replication_runs(state, design)):
         yield from (steps.Judge(hypothesis.id, phase="replicate") for hypothesis in wanted)
 
 
@@ -340,27 +318,24 @@ def _find_due(state: StudyState, design: Design) -> tuple[tuple[steps.Decide, ..
         and not state.may_go_on(verdict) and _is_undecided(state, design, claim)
     )  # fmt: skip
     about = {decision.hypothesis for decision in due}
-    return due, [claim.id for claim in open_hypotheses(state, design) if claim.id not in about]
+    return due, [claim.id for claim in need.open_hypotheses(state, design) if claim.id not in about]
 
 
 def _held(state: StudyState, design: Design, required: tuple[RequiredRun, ...]) -> tuple[RequiredRun, ...]:
-    """Return the runs that may begin while claims wait for others of their look: those that the others need.
-
-    A planner is asked once all open claims are judged, and gives up all or none: dropping one of them would choose
-    which runs the others are judged beside.
-    """
+    """Return the runs that may begin while claims wait for others of their look: those that the others need. A planner
+    gives up all or none: dropping one of them would choose which runs the others are judged beside."""
     due, rest = _find_due(state, design)
     if not due or not rest:
         return required
-    seeds = max(count_seeds(design, next_analysis(state, name)) for name in rest)
+    seeds = max(need.count_seeds(design, need.next_analysis(state, name)) for name in rest)
     seen = _seeds_of_arms(design, design.seeds[:seeds])
     return tuple(each for each in required if each.phase != "confirm" or each.seed in seen[each.arm]) or required
 
 
 def last_judgements(state: StudyState, design: Design) -> Iterator[steps.Judge]:
     """Yield the verdicts on the runs that were made, once no more will be."""
-    for hypothesis in sorted(design.hypotheses, key=lambda h: next_analysis(state, h.id)):
-        analysis = next_analysis(state, hypothesis.id)
+    for hypothesis in sorted(design.hypotheses, key=lambda h: need.next_analysis(state, h.id)):
+        analysis = need.next_analysis(state, hypothesis.id)
         if state.is_settled(hypothesis.id):
             continue
         rest = state.ended_by(hypothesis.id) == "budget" and analysis <= len(design.looks)
@@ -368,7 +343,7 @@ def last_judgements(state: StudyState, design: Design) -> Iterator[steps.Judge]:
         if verdict is None or (rest and verdict.last is None) or _has_new_runs(state, design, hypothesis, analysis):
             yield steps.Judge(hypothesis.id, analysis)
     launched = {run.spec.arm for run in state.runs_in("replicate") if run.attempts}
-    for hypothesis in replication_hypotheses(state, design):
+    for hypothesis in need.replication_hypotheses(state, design):
         if design.arm_with(hypothesis.variable, hypothesis.treatment).name in launched:
             yield steps.Judge(hypothesis.id, phase="replicate")
 
@@ -394,7 +369,7 @@ def conclusion(state: StudyState, design: Design) -> Iterator[steps.Step]:
 def zero_lr_conclusion(state: StudyState) -> Iterator[steps.Step]:
     """Yield the end of a study whose run with a learning rate of 0 shows that the machinery is broken."""
     run = find_zero_lr_run(state)
-    if run is None or not is_over(run) or run.invalid is not None or (fault := find_fault(run.conditions)) is None:
+    if run is None or not need.is_over(run) or run.invalid is not None or (fault := find_fault(run.conditions)) is None:
         return
     reason = (
         f"invalid({PLUMBING}): {fault}; nothing was trained after it, as no comparison by this backend could be "
@@ -416,7 +391,7 @@ def _is_undecided(state: StudyState, design: Design, hypothesis: Hypothesis) -> 
 
 def _decision(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> steps.Decide:
     analyses = max(1, len(design.looks))
-    rule = decide(rules_for(hypothesis, design.decision_table), verdict, analyses)
+    rule = need.decide(need.rules_for(hypothesis, design.decision_table), verdict, analyses)
     action, why = rule.then, f"{rule.when}: {hypothesis.id} is {verdict.verdict} at look {verdict.look} of {analyses}"
     if action == "continue" and (verdict.final or verdict.look >= analyses):
         action, why = "settle", f"{why}, which is final"
@@ -431,7 +406,7 @@ def _find_altered_evidence(state: StudyState, design: Design, hypothesis: Hypoth
     """Return the code of altered evidence that a verdict rests on, unless an amendment accepts it; None without any."""
     accepted = {entry.amendment.target for entry in state.amendments}
     arms = tuple(design.contrast_of(hypothesis))
-    seen = _seeds_of_arms(design, design.seeds[: count_seeds(design, verdict.look)])
+    seen = _seeds_of_arms(design, design.seeds[: need.count_seeds(design, verdict.look)])
     runs = (run for arm in arms for run in state.runs_of(arm) if run.spec.seed in seen[arm])
     codes = (run.invalid[0] for run in runs if run.invalid)
     spoilt = (code for code in codes if code in EVIDENCE_CODES and code not in accepted)
@@ -441,7 +416,9 @@ def _find_altered_evidence(state: StudyState, design: Design, hypothesis: Hypoth
 def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, analysis: int) -> bool:
     if analysis > max(1, len(design.looks)):
         return False
-    new = _seeds_of_arms(design, design.seeds[count_seeds(design, analysis - 1) : count_seeds(design, analysis)])
+    new = _seeds_of_arms(
+        design, design.seeds[need.count_seeds(design, analysis - 1) : need.count_seeds(design, analysis)]
+    )
     arms = tuple(design.contrast_of(hypothesis))
     return any(run.attempts and run.spec.seed in new[arm] for arm in arms for run in state.runs_of(arm))
 
@@ -478,7 +455,7 @@ def screen_step(
 def scores(state: StudyState) -> Scores:
     """Return the score of each candidate whose screening run is over; None for one that was given up."""
     found: dict[str, float | None] = {}
-    for run in filter(is_over, state.runs_in("screen")):
+    for run in filter(need.is_over, state.runs_in("screen")):
         value = run.measurements.get(run.spec.metric.key) if run.invalid is None else None
         found[run.spec.arm] = None if value is None else value.value
     return found
@@ -490,7 +467,7 @@ def _screen_progress(state: StudyState, design: Design, screen: Screen) -> Scree
         screen, control_values(design), tuple(state.candidates.values()), scores(state),
         screen_metric(design.metric).higher_is_better, _cached_check(canonical(design.base_job)),
     )  # fmt: skip
-    if was_cut(state):
+    if need.was_cut(state):
         return replace(progress, screen=screen.model_copy(update={"candidates": len(progress.asked)}))
     return progress
 

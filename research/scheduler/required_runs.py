@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from research.proposals.actions import CONDITIONS, DEFAULT_TABLE, KILL, UNRULED
 from research.scheduler.steps import END_SCREEN, FAILURES, NO_MORE_CANDIDATES, SHRINK_RULE
 from research.text import memoize_last
 from studies import RunState, StudyState
@@ -17,7 +18,7 @@ from studies.log.entries import Decision
 from studies.log.study import ASK_RULE
 from studies.records.alpha import exploration_spec
 from studies.records.design import Design, Hypothesis, NoisePlan, RunSpec
-from studies.records.procedure import Phase
+from studies.records.procedure import Phase, Rule
 from studies.records.runs import (
     EVIDENCE_CODES,
     GENERATED_CODE_FAILED,
@@ -32,6 +33,7 @@ from studies.records.runs import (
     screen_spec,
     zero_lr_spec,
 )
+from studies.records.verdict import Verdict
 
 
 class RunFailure(NamedTuple):
@@ -59,6 +61,24 @@ def find_failure(run: RunState, max_attempts: int) -> RunFailure | None:
     if failures < max_attempts:
         return None
     return RunFailure(last.code, f"{failures} attempts failed, the last one: {last.reason}")
+
+
+def rules_for(hypothesis: Hypothesis, table: Sequence[Rule]) -> tuple[Rule, ...]:
+    """Return the rules that decide on a hypothesis: its kill condition first, then the table (default: the default)."""
+    kill = (Rule(name=KILL, when=hypothesis.kill_if, then="settle"),) if hypothesis.kill_if else ()
+    return (*kill, *(table or DEFAULT_TABLE))
+
+
+def decide(rules: Sequence[Rule], verdict: Verdict, analyses: int) -> Rule:
+    """Return the first rule that holds of a verdict, else `UNRULED`; a condition of another version does not hold."""
+    undecided = verdict.verdict in ("inconclusive", "invalid")
+    holds = (
+        not undecided, undecided and analyses > verdict.look, undecided and analyses <= verdict.look,
+        verdict.verdict == "supported", verdict.verdict in ("refuted", "equivalent"),
+        verdict.verdict == "inconclusive" and verdict.p is not None and verdict.p > 0.5,
+    )  # fmt: skip
+    conditions = dict(zip(CONDITIONS, holds, strict=True))
+    return next((rule for rule in rules if conditions.get(rule.when)), UNRULED)
 
 
 EVERY_RUN = 2

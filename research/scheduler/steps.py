@@ -198,15 +198,5 @@ CompletionStep = (
     DecideLength | Judge | Decide | AskLook | AskRepair | AskWords | StopStudy | ConcludeStudy | BuildReport
 )
 """What is computed from runs that are over, or asked about them."""
-Step = (
-    PlanStudy
-    | PlanRound
-    | AskCandidate
-    | AskApproval
-    | DecideScreen
-    | SizeDesign
-    | PlanRun
-    | PrepareModel
-    | RunStep
-    | CompletionStep
-)
+_PlanningStep = PlanStudy | PlanRound | AskCandidate | AskApproval | DecideScreen | SizeDesign | PlanRun | PrepareModel
+Step = _PlanningStep | RunStep | CompletionStep

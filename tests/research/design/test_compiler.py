@@ -427,23 +427,20 @@ def test_a_design_that_was_shrunk_shares_its_level_with_no_other_round() -> None
     assert [first(rounds).affords_repeats(rounds) for rounds in (1, 4)] == [True, False]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"bank": bank(0.031)}, {"bank": bank(0.03, runs=30)}, {"requirements": StatisticalRequirements(effect=0.11)},
-        {"requirements": StatisticalRequirements(power=0.85)}, {"requirements": StatisticalRequirements(analyses=1)},
-        {"requirements": StatisticalRequirements(episodes=600)},
-        {"price": Pricing(lambda job: 19.0, 2, 20.0, "other")}, {"budget_s": 601.0}, {"base": Job(max_tokens=12)},
-        {"proposal": wish(replication=ProposedReplication(environment="arith"))},
-        {"proposal": wish(decision_table=LEFT_TO_NO_RULE)},
-        {"hypotheses": accepted(proposed().model_copy(update={"smallest_effect": 0.09}))},
-        {"hypotheses": accepted(proposed().model_copy(update={"kill_if": "verdict == 'inconclusive' and p > 0.5"}))},
-        {"hypotheses": accepted(proposed().model_copy(update={"confounds": ("luck",)}))},
-        {"hypotheses": accepted(proposed().model_copy(update={"falsifier": "no difference"}))},
-        {"hypotheses": accepted(proposed("group_size", 4, 8))},
-        {"draw_seed": seed_source("study", b"other")},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("change", [
+    {"bank": bank(0.031)}, {"bank": bank(0.03, runs=30)}, {"requirements": StatisticalRequirements(effect=0.11)},
+    {"requirements": StatisticalRequirements(power=0.85)}, {"requirements": StatisticalRequirements(analyses=1)},
+    {"requirements": StatisticalRequirements(episodes=600)},
+    {"price": Pricing(lambda job: 19.0, 2, 20.0, "other")}, {"budget_s": 601.0}, {"base": Job(max_tokens=12)},
+    {"proposal": wish(replication=ProposedReplication(environment="arith"))},
+    {"proposal": wish(decision_table=LEFT_TO_NO_RULE)},
+    {"hypotheses": accepted(proposed().model_copy(update={"smallest_effect": 0.09}))},
+    {"hypotheses": accepted(proposed().model_copy(update={"kill_if": "verdict == 'inconclusive' and p > 0.5"}))},
+    {"hypotheses": accepted(proposed().model_copy(update={"confounds": ("luck",)}))},
+    {"hypotheses": accepted(proposed().model_copy(update={"falsifier": "no difference"}))},
+    {"hypotheses": accepted(proposed("group_size", 4, 8))},
+    {"draw_seed": seed_source("study", b"other")},
+])  # fmt: skip
 def test_whatever_changes_a_verdict_changes_the_lock(change: dict[str, Any]) -> None:
     budget_s, known = change.pop("budget_s", 2000.0), bank(0.03)
     same = compiled(2000.0, bank=known)

@@ -60,28 +60,25 @@ def compiled(*entries: dict[str, Any], sd: float = 0.02, **wish: Any) -> Design:
     return compile_design("q", accept_hypotheses(asked(*entries)), chosen, draw_seed=draw, **means(sd))
 
 
-@pytest.mark.parametrize(
-    ("entries", "told"),
-    [
-        ([entry(treatment={"episodes_per_step": 256, "epochs": 2})], "the same fields in control and treatment"),
-        ([entry({"steps": 80}, {"steps": 20})], "at least 2 items"), ([entry(4, 16)], "found none and none"),
-        ([entry(variable="steps")], "name the variable 'configuration'"),
-        ([crossed(moderator="epochs")], "moderator: expected one of the two fields"),
-        ([entry({**LOW, "epochs": 1}, {**HIGH, "epochs": 2}, moderator=B)], "moderator: expected one of the two"),
-        ([crossed(), trend(4, 8, 16)], "takes arms of its own: expected it alone"),
-        ([trend(4, 16)], "ladder: expected 3 to 8 values"),
-        ([trend(4, 8, 16, control=8)], "ladder: expected 3 to 8 values from control to treatment"),
-        ([trend(4, 16, 8)], "expected numbers from the lowest to the highest"),
-        ([trend("grpo", "rloo", "gspo", variable="algorithm")], "expected numbers from the lowest to the highest"),
-        ([crossed(matched="episodes")], "expected equal steps"),
-        ([trend(4, 8, 16, contrast=[-1, 0.5, 0.4])], "in sum 0"), ([trend(4, 8, 16, contrast=[-1, 1])], "in sum 0"),
-        ([trend(4, 8, 16, contrast=[0, 0, 0])], "in sum 0"), ([trend(4, 8, 16, contrast=[-0.2, 0, 0.2])], "sum 1 to 2"),
-        ([trend(4, 8, 16, contrast=[-9, 4, 5])], "0 in sum 1 to 2"),
-        ([trend(4, 8, 4, contrast=[-1, 2, -1])], "different settings"),
-        ([trend(4, 8, 16, contrast=[-1, 0, 1]), trend(4, 16, 8, contrast=[-1, 0, 1])], "contrasts of one ladder"),
-        ([trend(4, 8, 16, contrast=[-1, 0, 1]), trend(4, 8, 16)], "contrasts of one ladder"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("entries", "told"), [
+    ([entry(treatment={"episodes_per_step": 256, "epochs": 2})], "the same fields in control and treatment"),
+    ([entry({"steps": 80}, {"steps": 20})], "at least 2 items"), ([entry(4, 16)], "found none and none"),
+    ([entry(variable="steps")], "name the variable 'configuration'"),
+    ([crossed(moderator="epochs")], "moderator: expected one of the two fields"),
+    ([entry({**LOW, "epochs": 1}, {**HIGH, "epochs": 2}, moderator=B)], "moderator: expected one of the two"),
+    ([crossed(), trend(4, 8, 16)], "takes arms of its own: expected it alone"),
+    ([trend(4, 16)], "ladder: expected 3 to 8 values"),
+    ([trend(4, 8, 16, control=8)], "ladder: expected 3 to 8 values from control to treatment"),
+    ([trend(4, 16, 8)], "expected numbers from the lowest to the highest"),
+    ([trend("grpo", "rloo", "gspo", variable="algorithm")], "expected numbers from the lowest to the highest"),
+    ([crossed(matched="episodes")], "expected equal steps"),
+    ([trend(4, 8, 16, contrast=[-1, 0.5, 0.4])], "in sum 0"), ([trend(4, 8, 16, contrast=[-1, 1])], "in sum 0"),
+    ([trend(4, 8, 16, contrast=[0, 0, 0])], "in sum 0"), ([trend(4, 8, 16, contrast=[-0.2, 0, 0.2])], "sum 1 to 2"),
+    ([trend(4, 8, 16, contrast=[-9, 4, 5])], "0 in sum 1 to 2"),
+    ([trend(4, 8, 4, contrast=[-1, 2, -1])], "different settings"),
+    ([trend(4, 8, 16, contrast=[-1, 0, 1]), trend(4, 16, 8, contrast=[-1, 0, 1])], "contrasts of one ladder"),
+    ([trend(4, 8, 16, contrast=[-1, 0, 1]), trend(4, 8, 16)], "contrasts of one ladder"),
+])  # fmt: skip
 def test_sides_that_do_not_match_and_what_is_no_contrast_are_no_proposal(entries: list[Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         asked(*entries)
@@ -211,16 +208,13 @@ def test_a_range_by_which_all_that_runs_differ_by_would_count_as_none_is_told(
     assert [("all 12 runs" in line, "\n" in line) for line in told] == [(True, False)] * warned
 
 
-@pytest.mark.parametrize(
-    ("one", "settings", "told"),
-    [
-        (crossed(), means(0.06, 100.0), ["two differences has 2 times the variance", "seeds x 4 arms"]),
-        (crossed(), means(0.5), ["no 20 seeds see", "2 times the variance"]),
-        (trend(2, 4, 8, 16), means(0.06, 50.0), ["the rise over 4 values has 0.9 times the variance"]),
-        (crossed(), means(0.02) | {"requirements": StatisticalRequirements(metric=RequestedMetric.parse("collapse"))},
-         ["judged by counting"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("one", "settings", "told"), [
+    (crossed(), means(0.06, 100.0), ["two differences has 2 times the variance", "seeds x 4 arms"]),
+    (crossed(), means(0.5), ["no 20 seeds see", "2 times the variance"]),
+    (trend(2, 4, 8, 16), means(0.06, 50.0), ["the rise over 4 values has 0.9 times the variance"]),
+    (crossed(), means(0.02) | {"requirements": StatisticalRequirements(metric=RequestedMetric.parse("collapse"))},
+     ["judged by counting"]),
+])  # fmt: skip
 def test_a_refusal_says_why_a_contrast_is_dear_or_cannot_be(
     one: dict[str, Any], settings: dict[str, Any], told: list[str]
 ) -> None:

@@ -125,26 +125,23 @@ def models_refused(
 LESS, NOTHING_LEARNED = {"direction": "decrease"}, {"equal": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("checks", "changes", "told"),
-    [
-        ([checked(OTHER, 0.98)], {}, "gain more solved 0.980 of search episodes"), ([checked(OTHER, 0.5)], {}, None),
-        # where the control begins bounds it alone
-        ([checked(TINY, 0.98), checked(OTHER, 0.1)], {}, None),
-        # a gain of 0.65 from 0.5 on is none that can be
-        ([checked(OTHER, 0.5)], {"bank": gaining(0.55)}, "to gain more solved 0.500"),
-        ([checked(OTHER, 0.1)], {"bank": gaining(0.55)}, None),
-        # less only than one that can gain
-        ([checked(TINY, 0.98)], LESS, "gain more, solved 0.980"), ([checked(TINY, 0.3)], LESS, None),
-        ([checked(OTHER, 0.0)], {**LESS, "bank": gaining(0.02)}, "to gain less solved 0.000"),
-        ([checked(OTHER, 0.4)], {**LESS, "bank": gaining(0.02)}, None),
-        # unless nothing is to be learned with any of them
-        ([checked(TINY, 0.0, **NOTHING_LEARNED), checked(OTHER, 0.3)], {}, None),
-        ([checked(job, 0.0, **NOTHING_LEARNED) for job in (TINY, OTHER)], {}, "had equal rewards"),
-        # gains that are all alike say nothing of the noise
-        ([], {"bank": gaining(0.0, sd=0.0)}, "job gained 0"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("checks", "changes", "told"), [
+    ([checked(OTHER, 0.98)], {}, "gain more solved 0.980 of search episodes"), ([checked(OTHER, 0.5)], {}, None),
+    # where the control begins bounds it alone
+    ([checked(TINY, 0.98), checked(OTHER, 0.1)], {}, None),
+    # a gain of 0.65 from 0.5 on is none that can be
+    ([checked(OTHER, 0.5)], {"bank": gaining(0.55)}, "to gain more solved 0.500"),
+    ([checked(OTHER, 0.1)], {"bank": gaining(0.55)}, None),
+    # less only than one that can gain
+    ([checked(TINY, 0.98)], LESS, "gain more, solved 0.980"), ([checked(TINY, 0.3)], LESS, None),
+    ([checked(OTHER, 0.0)], {**LESS, "bank": gaining(0.02)}, "to gain less solved 0.000"),
+    ([checked(OTHER, 0.4)], {**LESS, "bank": gaining(0.02)}, None),
+    # unless nothing is to be learned with any of them
+    ([checked(TINY, 0.0, **NOTHING_LEARNED), checked(OTHER, 0.3)], {}, None),
+    ([checked(job, 0.0, **NOTHING_LEARNED) for job in (TINY, OTHER)], {}, "had equal rewards"),
+    # gains that are all alike say nothing of the noise
+    ([], {"bank": gaining(0.0, sd=0.0)}, "job gained 0"),
+])  # fmt: skip
 def test_models_are_compared_where_a_gain_fits_between_their_beginnings_and_the_top(
     checks: list[MeasuredEnvironment], changes: dict[str, Any], told: str | None
 ) -> None:

@@ -94,33 +94,30 @@ COLLAPSE, TRANSFER = RequestedMetric("collapse"), RequestedMetric("transfer", of
 SHORT_CURVES = means(NoiseBank(), COLLAPSE) | {"base": Job(episodes_per_step=80, group_size=4)}
 
 
-@pytest.mark.parametrize(
-    ("action", "claims", "means", "told"),
-    [
-        (WISH, accepted(), means(known(2500.0, 1500.0)),
-         ["an effect of 512 episodes", "is 1,500 episodes", "--effect 1"]),
-        (WISH, accepted(), means(known(5120.0, 0.0)),
-         ["any run within 5120 episodes", "--metric episodes:0.35", "--set steps=80"]),
-        (WISH, accepted("increase"), means(known(5000.0, 30.0)),
-         ["5,000 episodes in 12 runs", "120 episodes from the ceiling"]),
-        (WISH, accepted(), means(known(300.0, 30.0)), ["floor of 0"]),
-        (WISH, accepted(), means(known(2500.0, 300.0)) | {
-            "price": make_pricing(2, measured=(checked(CONTROL, success=0.9),))}, ["untrained model solved 0.900"]),
-        (ProposeDesign(environment="guess", seeds_per_arm=5),
-         accept_hypotheses(Propose(hypotheses=(LONGER,)), metric=metric()), means(known(0.5, 0.0)),
-         ["many training episodes", "2,560 to 10,240"]),
-        (screen_of("episodes_per_step", (64, 128, 256), -900.0), (), means(NoiseBank()),
-         ["many training episodes", "2,560 to 10,240"]),
-        (screen_of("episodes_per_step", (16, 64, 128), -1500.0), (), means(NoiseBank()), ["batches of 16 episodes"]),
-        (trained(8), accepted(), means(NoiseBank()) | {"base": Job(episodes_per_step=16)}, ["take less than"]),
-        (Propose(hypotheses=(make_claim(predicted_high=3.0),)), (), means(NoiseBank(), RequestedMetric("area")),
-         ["predicted interval within 1 either"]),
-        (screen_of("learning_rate", (3e-4, 1e-3, 3e-3), -0.5), (), means(NoiseBank(), COLLAPSE), ["one short run"]),
-        (trained(11), accepted(reach=0.5), SHORT_CURVES, ["12 steps or more"]),  # 880 episodes, in windows of 4 steps
-        (trained(40, replication=ProposedReplication(environment="arith")), accepted(reach=0.5),
-         means(known(0.5, 0.02, metric(TRANSFER)), TRANSFER), ["another environment than arith"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("action", "claims", "means", "told"), [
+    (WISH, accepted(), means(known(2500.0, 1500.0)),
+     ["an effect of 512 episodes", "is 1,500 episodes", "--effect 1"]),
+    (WISH, accepted(), means(known(5120.0, 0.0)),
+     ["any run within 5120 episodes", "--metric episodes:0.35", "--set steps=80"]),
+    (WISH, accepted("increase"), means(known(5000.0, 30.0)),
+     ["5,000 episodes in 12 runs", "120 episodes from the ceiling"]),
+    (WISH, accepted(), means(known(300.0, 30.0)), ["floor of 0"]),
+    (WISH, accepted(), means(known(2500.0, 300.0)) | {
+        "price": make_pricing(2, measured=(checked(CONTROL, success=0.9),))}, ["untrained model solved 0.900"]),
+    (ProposeDesign(environment="guess", seeds_per_arm=5),
+     accept_hypotheses(Propose(hypotheses=(LONGER,)), metric=metric()), means(known(0.5, 0.0)),
+     ["many training episodes", "2,560 to 10,240"]),
+    (screen_of("episodes_per_step", (64, 128, 256), -900.0), (), means(NoiseBank()),
+     ["many training episodes", "2,560 to 10,240"]),
+    (screen_of("episodes_per_step", (16, 64, 128), -1500.0), (), means(NoiseBank()), ["batches of 16 episodes"]),
+    (trained(8), accepted(), means(NoiseBank()) | {"base": Job(episodes_per_step=16)}, ["take less than"]),
+    (Propose(hypotheses=(make_claim(predicted_high=3.0),)), (), means(NoiseBank(), RequestedMetric("area")),
+     ["predicted interval within 1 either"]),
+    (screen_of("learning_rate", (3e-4, 1e-3, 3e-3), -0.5), (), means(NoiseBank(), COLLAPSE), ["one short run"]),
+    (trained(11), accepted(reach=0.5), SHORT_CURVES, ["12 steps or more"]),  # 880 episodes, in windows of 4 steps
+    (trained(40, replication=ProposedReplication(environment="arith")), accepted(reach=0.5),
+     means(known(0.5, 0.02, metric(TRANSFER)), TRANSFER), ["another environment than arith"]),
+])  # fmt: skip
 def test_what_cannot_be_judged_by_the_metric_is_refused(
     action: Any, claims: tuple[Hypothesis, ...], means: dict[str, Any], told: list[str]
 ) -> None:
@@ -128,14 +125,11 @@ def test_what_cannot_be_judged_by_the_metric_is_refused(
     assert "--metric episodes:0.35" not in told or "--" not in found.model_feedback
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        metric(RequestedMetric("episodes", 0.6)), metric().model_copy(update={"horizon": 9000.0}),
-        metric().model_copy(update={"schedule": None}), metric().model_copy(update={"split": "search"}),
-        metric(RequestedMetric("success")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("other", [
+    metric(RequestedMetric("episodes", 0.6)), metric().model_copy(update={"horizon": 9000.0}),
+    metric().model_copy(update={"schedule": None}), metric().model_copy(update={"split": "search"}),
+    metric(RequestedMetric("success")),
+])  # fmt: skip
 def test_only_runs_that_were_measured_alike_say_what_the_noise_is(other: Metric) -> None:
     bank = known(2500.0, 300.0)
     assert isinstance(bank.find("guess", CONTROL, metric()), Noise)

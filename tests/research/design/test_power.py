@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from research.design.power import MOST_SEEDS, PowerAnalysis, RatePower, least_correlation, rate_noise
 from research.design.pricing import BudgetCheck, Pricing, Stage
 from research.text import parse_budget
-from studies.records.alpha import ALPHA
 from studies.records.design import Budget
 from studies.records.procedure import Noise
 from studies.statistics.comparison import effective_level
 from studies.statistics.power import likely_spreads
 from studies.statistics.proportions import boschloo
-from studies.statistics.sizing import plan_analyses
 
 
 def noise(sd: float = 0.03, df: int = 16, correlation: float | None = None, pairs: int = 0) -> Noise:
@@ -68,16 +66,6 @@ def test_a_seed_part_that_was_estimated_as_none_promises_nothing() -> None:
 def test_a_correlation_is_believed_by_the_lower_end_of_its_interval() -> None:
     assert 0.6 < least_correlation(noise(correlation=0.8, pairs=20)) < 0.8
     assert analysis(noise(correlation=0.95, pairs=40)).test(10, 0.02) == "paired"
-
-
-@given(st.integers(2, MOST_SEEDS), st.integers(1, 5))
-def test_looks_grow_to_all_seeds_and_the_last_keeps_most_of_alpha(seeds: int, most: int) -> None:
-    looks = plan_analyses(seeds, most)
-    assert 1 <= len(looks) <= most
-    assert looks[-1].seeds == seeds
-    assert looks[-1].alpha <= ALPHA
-    assert looks[-1].alpha > 0.03
-    assert len(looks) == 1 or seeds >= 4
 
 
 def test_trainings_that_collapse_take_seeds_with_them() -> None:

@@ -126,13 +126,10 @@ def test_runs_at_once_fit_the_memory_of_the_largest_model(brought: Job, monkeypa
         assert runs_at_once([Job(), brought], lambda job, peak=peak: checked(job, peak_bytes=peak)) == runs
 
 
-@pytest.mark.parametrize(
-    ("job", "sandbox", "seconds"),
-    [
-        (Job(seed=9), "process", 33.0), (Job(), "docker", 90.0), (Job(steps=20), "process", None),
-        (Job(steps=20), "docker", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("job", "sandbox", "seconds"), [
+    (Job(seed=9), "process", 33.0), (Job(), "docker", 90.0), (Job(steps=20), "process", None),
+    (Job(steps=20), "docker", None),
+])  # fmt: skip
 def test_an_observed_job_costs_what_it_took_in_such_a_sandbox_whatever_its_seed(
     job: Job, sandbox: str, seconds: float | None
 ) -> None:

@@ -78,14 +78,11 @@ def test_a_verdict_whose_files_changed_is_named_and_has_no_numbers(tmp_path: Pat
     assert "cannot be" in second.doubt
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        *((words, True) for words in ("", "group", "group_size", "GROUP size", "supp", "guess tiny", "16",
-                                      "hidden success", "s/1/h1", "rollouts per prompt")),
-        *((words, False) for words in ("roup", "refuted", "group arith", "6", "learning rate")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "named"), [
+    *((words, True) for words in ("", "group", "group_size", "GROUP size", "supp", "guess tiny", "16",
+                                  "hidden success", "s/1/h1", "rollouts per prompt")),
+    *((words, False) for words in ("roup", "refuted", "group arith", "6", "learning rate")),
+])  # fmt: skip
 def test_words_name_what_has_all_of_them(words: str, named: bool) -> None:
     assert search_findings([FOUND], tuple(words.split())) == ((FOUND,) if named else ())
 

@@ -122,18 +122,16 @@ def test_a_value_that_was_compared_with_another_one_than_the_best_so_far_is_left
     assert_golden(found.notes[0].partition(": ")[2])
 
 
-def test_a_value_that_is_better_than_what_nobody_uses_is_no_part_of_a_recipe(study: InRounds) -> None:
-    asked(study, "group_size", 2, 32, 0.2, unused=True)
+@pytest.mark.parametrize(("compared", "unused", "why"), [
+    (("group_size", 2, 32), True, "against a control nobody uses"),
+    (("environment.max_turns", 3, 6), False, "each evaluated at its own environment.max_turns"),
+])  # fmt: skip
+def test_a_value_that_is_better_than_what_nobody_uses_or_in_a_game_of_its_own_is_no_part_of_a_recipe(
+    study: InRounds, compared: tuple[str, int, int], unused: bool, why: str
+) -> None:
+    asked(study, *compared, 0.2, unused=unused)
     found = told(study)
-    assert found.job is None or found.job["group_size"] != 32
-    assert "against a control nobody uses" in " ".join(found.notes)
-
-
-def test_a_value_that_is_better_in_a_game_of_its_own_is_no_part_of_a_recipe(study: InRounds) -> None:
-    asked(study, "environment.max_turns", 3, 6, 0.2)
-    found = told(study)
-    assert found.confirmed == ()
-    assert "each evaluated at its own environment.max_turns" in " ".join(found.notes)
+    assert (found.confirmed, why in " ".join(found.notes)) == ((), True)
 
 
 def test_a_verdict_that_does_not_follow_confirms_nothing(study: InRounds) -> None:

@@ -76,34 +76,31 @@ def test_installed_packages_offer_environments(folder: Path, monkeypatch: pytest
     assert source(read_reference("shop")) == ("module", "no_such_module", "Shop")  # a name comes before a folder
 
 
-@pytest.mark.parametrize(
-    ("text", "reward", "expected"),
-    [
-        ("empty", None, "expected environment.py in empty; found none; write one (docs/environments.md), or begin"),
-        ("shop/missing.py", None, "expected missing.py in shop; found none"),
-        ("shop:not a name", None, "expected the name of a class after the colon; found 'not a name'"),
-        ("no/such/folder", None, "found 'no/such/folder', and there is no file or folder of that name; ajet env list"),
-        ("./shopp", None, "found './shopp', and there is no file or folder of that name; did you mean shop?"),
-        ("shopp/market.py", None, "found none; did you mean shop/market.py?"),
-        ("shop/markt.py", None, "expected markt.py in shop; found none; did you mean shop/market.py?"),
-        ("shpo", None, "found 'shpo'; did you mean shop?"),
-        ("tsaks.jsonl", None, "found 'tsaks.jsonl': no such file; did you mean tasks.jsonl?"),
-        ("tsaks.jsonl", "judge.py", "found 'tsaks.jsonl': no such file; did you mean tasks.jsonl?"),
-        ("tasks.jsonl", "juge.py", "found 'juge.py': no such file; did you mean judge.py?"),
-        ("~nobody-of-that-name/x", None, "found '~nobody-of-that-name/x'"), ("x" * 5000, None, "found 'xxx"),
-        ("", None, "found ''"), ("gues", None, "guess"),
-        ("hugging-face:gsm8k", None, "addresses begin with reasoning-gym:, textarena:, gymnasium:"),
-        ("https://example.org/x", None, "addresses begin with"),
-        ("tasks.jsonl", None, "expected --reward FILE.py[:NAME] beside tasks.jsonl"),
-        ("shop", "judge.py", "expected a file TASKS.jsonl for --reward to judge; found 'shop': a folder"),
-        ("judge.py", "judge.py", "found 'judge.py': another file"),
-        ("none.jsonl", "judge.py", "found 'none.jsonl': no such file"),
-        ("guess", "judge.py", "found 'guess': no such file"),
-        ("tasks.jsonl", "none.py", "expected --reward as FILE.py or FILE.py:NAME; found 'none.py'"),
-        ("tasks.jsonl", "shop", "expected --reward as FILE.py or FILE.py:NAME; found 'shop'"),
-        ("tasks.jsonl", "~nobody-of-that-name/x.py", "expected --reward as FILE.py"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "reward", "expected"), [
+    ("empty", None, "expected environment.py in empty; found none; write one (docs/environments.md), or begin"),
+    ("shop/missing.py", None, "expected missing.py in shop; found none"),
+    ("shop:not a name", None, "expected the name of a class after the colon; found 'not a name'"),
+    ("no/such/folder", None, "found 'no/such/folder', and there is no file or folder of that name; ajet env list"),
+    ("./shopp", None, "found './shopp', and there is no file or folder of that name; did you mean shop?"),
+    ("shopp/market.py", None, "found none; did you mean shop/market.py?"),
+    ("shop/markt.py", None, "expected markt.py in shop; found none; did you mean shop/market.py?"),
+    ("shpo", None, "found 'shpo'; did you mean shop?"),
+    ("tsaks.jsonl", None, "found 'tsaks.jsonl': no such file; did you mean tasks.jsonl?"),
+    ("tsaks.jsonl", "judge.py", "found 'tsaks.jsonl': no such file; did you mean tasks.jsonl?"),
+    ("tasks.jsonl", "juge.py", "found 'juge.py': no such file; did you mean judge.py?"),
+    ("~nobody-of-that-name/x", None, "found '~nobody-of-that-name/x'"), ("x" * 5000, None, "found 'xxx"),
+    ("", None, "found ''"), ("gues", None, "guess"),
+    ("hugging-face:gsm8k", None, "addresses begin with reasoning-gym:, textarena:, gymnasium:"),
+    ("https://example.org/x", None, "addresses begin with"),
+    ("tasks.jsonl", None, "expected --reward FILE.py[:NAME] beside tasks.jsonl"),
+    ("shop", "judge.py", "expected a file TASKS.jsonl for --reward to judge; found 'shop': a folder"),
+    ("judge.py", "judge.py", "found 'judge.py': another file"),
+    ("none.jsonl", "judge.py", "found 'none.jsonl': no such file"),
+    ("guess", "judge.py", "found 'guess': no such file"),
+    ("tasks.jsonl", "none.py", "expected --reward as FILE.py or FILE.py:NAME; found 'none.py'"),
+    ("tasks.jsonl", "shop", "expected --reward as FILE.py or FILE.py:NAME; found 'shop'"),
+    ("tasks.jsonl", "~nobody-of-that-name/x.py", "expected --reward as FILE.py"),
+])  # fmt: skip
 def test_what_is_no_reference_is_refused_in_one_line(text: str, reward: str | None, expected: str) -> None:
     with pytest.raises(BadEnvironment) as refused:
         read_reference(text, reward)

@@ -13,9 +13,8 @@ from anthropic.types.message_create_params import MessageCreateParamsNonStreamin
 from pydantic import TypeAdapter
 
 from research.errors import PlannerFailed
-from research.planners.anthropic import THINKING, AnthropicEndpoint
 from research.planners.context import PlannerContext, PlannerTurn
-from research.planners.endpoint import Recorder, Replay
+from research.planners.endpoint import THINKING, AnthropicEndpoint, Recorder, Replay
 from research.planners.llm import LlmPlanner, PlannerOptions
 from tests.research.planners.scripted_endpoint import Endpoint, Reply, fails, says, scripted_endpoint
 from tests.research.planners.test_context import Shelf
@@ -70,13 +69,10 @@ def test_a_turn_with_a_look_is_asked_in_the_form_of_messages_and_replayed_from_i
     assert KEY not in (tmp_path / "said.jsonl").read_text()
 
 
-@pytest.mark.parametrize(
-    ("reply", "told"),
-    [
-        (fake(stop="refusal"), "refused"), (fake({"type": "text", "text": "{"}, stop="max_tokens"), "cut off"),
-        (Reply(body=b"<html>it works</html>"), "no chat completion"), (fake(text(PROPOSAL), LOOK), "no tool"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("reply", "told"), [
+    (fake(stop="refusal"), "refused"), (fake({"type": "text", "text": "{"}, stop="max_tokens"), "cut off"),
+    (Reply(body=b"<html>it works</html>"), "no chat completion"), (fake(text(PROPOSAL), LOOK), "no tool"),
+])  # fmt: skip
 def test_what_is_no_answer_is_returned_with_the_reason(reply: Reply, told: str, digest: MakeDigest) -> None:
     turn, endpoint = act([reply, fake(text(PROPOSAL))], digest(TOPIC))
     if turn.rejected:

@@ -27,26 +27,23 @@ def test_a_quotation_says_who_said_it_and_what_is_wrong_with_it() -> None:
 LOCAL = {"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}
 
 
-@pytest.mark.parametrize(
-    ("name", "model", "environ", "told"),
-    [
-        ("rules", "m", LOCAL, "found m; add --planner llm"), ("gpt", None, {}, "llm; found 'gpt'"),
-        ("llm", None, LOCAL, "--planner-model NAME"), ("llm", "m", {}, "set OPENAI_API_KEY"),
-        ("llm", "m", {"OPENAI_BASE_URL": " ", "OPENAI_API_KEY": ""}, "set OPENAI_API_KEY"),
-        ("llm", "m", {"OPENAI_BASE_URL": "localhost:8000"}, "an address such as"),
-        ("llm", "m", {"OPENAI_BASE_URL": "http://host:port/v1"}, "an address such as"),
-        ("llm", "m", {"OPENAI_API_KEY": "sk-\u2026"}, "printable ASCII"),
-        *(("llm", "m", {**LOCAL, "AJET_PLANNER_TIMEOUT": seconds}, "planner_timeout: ") for seconds in (
-            "soon", "0", "nan", "1e9")),
-        ("llm", "m", {**LOCAL, "AJET_PLANNER_PRICE": "cheap"}, "planner_price: "),
-        ("llm", "m", {**LOCAL, "AJET_PLANNER_MAX_COST": "3"}, "--planner-price IN,OUT"),
-        ("llm", "m", {**LOCAL, "ANTHROPIC_API_KEY": "k"}, "say which: --planner-endpoint"),
-        ("llm", "m", {**LOCAL, "AJET_PLANNER_ENDPOINT": "anthropic"}, "set ANTHROPIC_API_KEY"),
-        ("llm", "m", {**LOCAL, "AJET_PLANNER_FALLBACK": "n@nowhere"}, "--planner-fallback MODEL@"),
-        ("llm", "m", {**LOCAL, "AJET_PLANNER_FALLBACK": "n@http://me:hush@host/v1"}, "planner_fallback: "),
-        ("llm", "m", {**LOCAL, "AJET_PLANNER_MAX_COST": "inf", "AJET_PLANNER_PRICE": "1,2"}, "planner_max_cost: "),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "model", "environ", "told"), [
+    ("rules", "m", LOCAL, "found m; add --planner llm"), ("gpt", None, {}, "llm; found 'gpt'"),
+    ("llm", None, LOCAL, "--planner-model NAME"), ("llm", "m", {}, "set OPENAI_API_KEY"),
+    ("llm", "m", {"OPENAI_BASE_URL": " ", "OPENAI_API_KEY": ""}, "set OPENAI_API_KEY"),
+    ("llm", "m", {"OPENAI_BASE_URL": "localhost:8000"}, "an address such as"),
+    ("llm", "m", {"OPENAI_BASE_URL": "http://host:port/v1"}, "an address such as"),
+    ("llm", "m", {"OPENAI_API_KEY": "sk-\u2026"}, "printable ASCII"),
+    *(("llm", "m", {**LOCAL, "AJET_PLANNER_TIMEOUT": seconds}, "planner_timeout: ") for seconds in (
+        "soon", "0", "nan", "1e9")),
+    ("llm", "m", {**LOCAL, "AJET_PLANNER_PRICE": "cheap"}, "planner_price: "),
+    ("llm", "m", {**LOCAL, "AJET_PLANNER_MAX_COST": "3"}, "--planner-price IN,OUT"),
+    ("llm", "m", {**LOCAL, "ANTHROPIC_API_KEY": "k"}, "say which: --planner-endpoint"),
+    ("llm", "m", {**LOCAL, "AJET_PLANNER_ENDPOINT": "anthropic"}, "set ANTHROPIC_API_KEY"),
+    ("llm", "m", {**LOCAL, "AJET_PLANNER_FALLBACK": "n@nowhere"}, "--planner-fallback MODEL@"),
+    ("llm", "m", {**LOCAL, "AJET_PLANNER_FALLBACK": "n@http://me:hush@host/v1"}, "planner_fallback: "),
+    ("llm", "m", {**LOCAL, "AJET_PLANNER_MAX_COST": "inf", "AJET_PLANNER_PRICE": "1,2"}, "planner_max_cost: "),
+])  # fmt: skip
 def test_what_makes_no_planner_is_named(name: str, model: str | None, environ: dict[str, str], told: str) -> None:
     with pytest.raises(BadInput if name == "gpt" else NotReady) as caught:
         make_planner(name, model, environ)
@@ -54,13 +51,10 @@ def test_what_makes_no_planner_is_named(name: str, model: str | None, environ: d
     assert "sk-" not in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("files", "told"),
-    [
-        ({"REPLAY": "none.jsonl"}, "file made with AJET_PLANNER_RECORD"),
-        ({"RECORD": "no/folder/said.jsonl"}, "expected a file"), ({"RECORD": "a", "REPLAY": "b"}, "found both"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("files", "told"), [
+    ({"REPLAY": "none.jsonl"}, "file made with AJET_PLANNER_RECORD"),
+    ({"RECORD": "no/folder/said.jsonl"}, "expected a file"), ({"RECORD": "a", "REPLAY": "b"}, "found both"),
+])  # fmt: skip
 def test_what_cannot_be_recorded_or_replayed_is_named(files: dict[str, str], told: str, tmp_path: Path) -> None:
     paths = {f"AJET_PLANNER_{verb}": str(tmp_path / file) for verb, file in files.items()}
     with pytest.raises(NotReady, match=told):

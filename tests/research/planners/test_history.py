@@ -107,13 +107,10 @@ ODD = st.sampled_from(
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("look at \x1b[31mseeds\x1b[0m", "look at seeds"), ("\x1b]0;owned\x07stop", "stop"),
-        ("a\r\nb\tc", "a b c"), ("\u202egnp.exe", "gnp.exe"), ("a\x00b\x7f", "ab"), ("plain é 群れ", "plain é 群れ"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "expected"), [
+    ("look at \x1b[31mseeds\x1b[0m", "look at seeds"), ("\x1b]0;owned\x07stop", "stop"),
+    ("a\r\nb\tc", "a b c"), ("\u202egnp.exe", "gnp.exe"), ("a\x00b\x7f", "ab"), ("plain é 群れ", "plain é 群れ"),
+])  # fmt: skip
 def test_terminal_sequences_and_controls_are_left_out(text: str, expected: str) -> None:
     assert sanitize_line(text) == expected
 
@@ -139,16 +136,13 @@ BOOK = Notebook((
 ))  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("aside", "told"),
-    [
-        (Revise(about="idea-9", reason="x"), r"expected an idea of your notebook \(idea-3, idea-5\); found 'idea-9'"),
-        (Revise(about="question-4", reason="x"), "expected an idea of your notebook"),
-        (Revise(about="idea-5", text="y", reason="x"), "idea-5 was withdrawn before; note a new idea instead"),
-        (Revise(about="idea-3", text="Narrower.", reason="x"), "found the same words"),
-        (Note(text="Idea 3."), "what your notebook holds already"), (AskUser(text="Which?"), "what was asked already"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("aside", "told"), [
+    (Revise(about="idea-9", reason="x"), r"expected an idea of your notebook \(idea-3, idea-5\); found 'idea-9'"),
+    (Revise(about="question-4", reason="x"), "expected an idea of your notebook"),
+    (Revise(about="idea-5", text="y", reason="x"), "idea-5 was withdrawn before; note a new idea instead"),
+    (Revise(about="idea-3", text="Narrower.", reason="x"), "found the same words"),
+    (Note(text="Idea 3."), "what your notebook holds already"), (AskUser(text="Which?"), "what was asked already"),
+])  # fmt: skip
 def test_what_cannot_be_written_down_is_refused_with_a_reason(aside: Note | Revise | AskUser, told: str) -> None:
     assert re.search(told, str(BOOK.find_conflict(aside)))
     for new in (Revise(about="idea-3", text="Narrower still.", reason="x"), Note(text="New."), AskUser(text="Idea 3.")):

@@ -69,7 +69,7 @@ def test_a_good_answer_is_taken_at_once_and_no_key_comes_into_the_study(digest: 
     assert turn.action == Propose.model_validate(changed(kill_if=kill_if, statement="It is ***."))
     assert turn.payload() == {
         "action": "propose", "tries": 1, "tokens": TOKENS,
-        "rejected": [], "note": "", "not_tested": [], "spent": {"propose": TOKENS},
+        "rejected": [], "note": "", "not_tested": [], "spent": {"propose": TOKENS}, "models": ["scripted"],
     }  # fmt: skip
     assert endpoint.paths == ["/v1/chat/completions"]
     assert endpoint.keys == [f"Bearer {KEY}"]
@@ -81,38 +81,32 @@ def test_a_good_answer_is_taken_at_once_and_no_key_comes_into_the_study(digest: 
     assert named["schema"]["additionalProperties"] is False
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        f"<think>Is it {{this}}?</think>\n{json.dumps(PROPOSAL)}", f"```json\n{json.dumps(PROPOSAL)}\n```",
-        f"Here you are: {json.dumps(PROPOSAL)} Good luck {{}}!", f"{{}} {json.dumps(PROPOSAL)}",
-        f"{DRAFT} no, rather {json.dumps(PROPOSAL)}", f"{DRAFT} or\n```json\n{json.dumps(PROPOSAL)}\n```\nThat is all.",
-        f"{{}}{'{not this} ' * 90}{json.dumps({'x': [{}] * 200})} {json.dumps(PROPOSAL)}",
-        f"{DRAFT}\n\nAt last:\n```json\n{json.dumps(PROPOSAL)}\n```\n",
-        *(f"{mark}A draft: {DRAFT}{end}\n{json.dumps(PROPOSAL)}" for mark, end in (
-            ("", "</think>"), ("<think>", "</think>"), ("<THINK>", "</Think>"), ("[THINK]", "[/THINK]"),
-            ("<thinking>", "</thinking>"), ("<seed:think>", "</seed:think>"), ("◁think▷", "◁/think▷"),
-            ("<|START_THINKING|>", "<|END_THINKING|>"), ("<|channel|>analysis", "<|channel|>final<|message|>"),
-            ("<think>one</think> and <think>", "</think>"),
-        )),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("answer", [
+    f"<think>Is it {{this}}?</think>\n{json.dumps(PROPOSAL)}", f"```json\n{json.dumps(PROPOSAL)}\n```",
+    f"Here you are: {json.dumps(PROPOSAL)} Good luck {{}}!", f"{{}} {json.dumps(PROPOSAL)}",
+    f"{DRAFT} no, rather {json.dumps(PROPOSAL)}", f"{DRAFT} or\n```json\n{json.dumps(PROPOSAL)}\n```\nThat is all.",
+    f"{{}}{'{not this} ' * 90}{json.dumps({'x': [{}] * 200})} {json.dumps(PROPOSAL)}",
+    f"{DRAFT}\n\nAt last:\n```json\n{json.dumps(PROPOSAL)}\n```\n",
+    *(f"{mark}A draft: {DRAFT}{end}\n{json.dumps(PROPOSAL)}" for mark, end in (
+        ("", "</think>"), ("<think>", "</think>"), ("<THINK>", "</Think>"), ("[THINK]", "[/THINK]"),
+        ("<thinking>", "</thinking>"), ("<seed:think>", "</seed:think>"), ("◁think▷", "◁/think▷"),
+        ("<|START_THINKING|>", "<|END_THINKING|>"), ("<|channel|>analysis", "<|channel|>final<|message|>"),
+        ("<think>one</think> and <think>", "</think>"),
+    )),
+])  # fmt: skip
 def test_thinking_fences_and_chatter_around_the_object_are_tolerated(answer: str, digest: MakeDigest) -> None:
     turn, _ = ask([says(answer)], digest(TOPIC))
     assert turn.tries == 1
     assert turn.action.hypotheses[0].treatment == HYPOTHESIS["treatment"]
 
 
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (f"<think>A draft: {DRAFT}", "does not end"), (f"[THINK] {DRAFT}", "does not end"),
-        (f"{json.dumps(PROPOSAL)} rather than {DRAFT}, which is too small", "found 2"),
-        (f"[{json.dumps(PROPOSAL)}, {DRAFT}]", "found 2"), (f"{DRAFT} no: {json.dumps(PROPOSAL)[:-3]}", "cut short"),
-        (json.dumps(PROPOSAL)[:-3], "cut short"), (json.dumps(PROPOSAL)[:-60], "cut short"),
-        (f"```json\n{json.dumps(PROPOSAL)[:-3]}\n```", "cut short"), ("{this} is no {answer}", "expected one JSON"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("answer", "why"), [
+    (f"<think>A draft: {DRAFT}", "does not end"), (f"[THINK] {DRAFT}", "does not end"),
+    (f"{json.dumps(PROPOSAL)} rather than {DRAFT}, which is too small", "found 2"),
+    (f"[{json.dumps(PROPOSAL)}, {DRAFT}]", "found 2"), (f"{DRAFT} no: {json.dumps(PROPOSAL)[:-3]}", "cut short"),
+    (json.dumps(PROPOSAL)[:-3], "cut short"), (json.dumps(PROPOSAL)[:-60], "cut short"),
+    (f"```json\n{json.dumps(PROPOSAL)[:-3]}\n```", "cut short"), ("{this} is no {answer}", "expected one JSON"),
+])  # fmt: skip
 def test_a_draft_and_half_an_object_are_no_answer(answer: str, why: str) -> None:
     with pytest.raises(UnusableAnswer, match=why):
         parse_json_object(answer)
@@ -185,28 +179,22 @@ def test_nonsense_fails_after_three_tries_or_two_alike(nonsense: list[str], trie
     assert ("answer as before" in message) == (tries == 2)
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        Reply(body=b"<html>it works</html>"), Reply(body={"choices": []}), Reply(body={"choices": "none"}),
-        Reply(body=[1, 2]), Reply(body=b'{"choices": [{"message"'), says(None), says(None, refusal="I must not."),
-        says(PROPOSAL, finish_reason="length"), says("[" * 5000 + "{" * 5000), says('{"a":' * 9000),
-        says('{"action": "propose", "hypotheses": NaN}'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("reply", [
+    Reply(body=b"<html>it works</html>"), Reply(body={"choices": []}), Reply(body={"choices": "none"}),
+    Reply(body=[1, 2]), Reply(body=b'{"choices": [{"message"'), says(None), says(None, refusal="I must not."),
+    says(PROPOSAL, finish_reason="length"), says("[" * 5000 + "{" * 5000), says('{"a":' * 9000),
+    says('{"action": "propose", "hypotheses": NaN}'),
+])  # fmt: skip
 def test_any_strange_reply_fails_clearly(reply: Reply, digest: MakeDigest) -> None:
     message, endpoint = failure([reply], digest(TOPIC))
     assert len(endpoint.requests) in (2, 3)  # three tries, two where it says the same again
     assert message.startswith("expected a usable")
 
 
-@pytest.mark.parametrize(
-    ("status", "told"),
-    [
-        (401, "OPENAI_API_KEY"), (403, "OPENAI_API_KEY"), (404, "--planner-model"), (429, "429"), (500, "500"),
-        (400, "400"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("status", "told"), [
+    (401, "OPENAI_API_KEY"), (403, "OPENAI_API_KEY"), (404, "--planner-model"), (429, "429"), (500, "500"),
+    (400, "400"),
+])  # fmt: skip
 def test_a_refusing_endpoint_fails_in_one_line_without_the_key(status: int, told: str, digest: MakeDigest) -> None:
     pauses: list[float] = []
     patience_s = 0.0 if status in (429, 500) else 100.0  # those that pass are waited for

@@ -5,7 +5,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -115,24 +115,21 @@ def context(asked: RequestedMetric | None = None) -> PlanningInputs:
     return PlanningInputs("does a larger group help?", compiler, lambda: 100_000.0)
 
 
-@pytest.mark.parametrize(
-    ("topic", "claim", "unused"),
-    [
-        ("what helps?", make_claim(control=8), False), ("what helps?", make_claim(control=2), True),
-        ("is a group size of 2 low?", make_claim(control=2), False), ("2 or 16 groups?", make_claim(control=2), False),
-        ("is a group of 20 too few?", make_claim(control=2), True), ("do 2 tools help?", make_claim(control=2), True),
-        ("16 against 2?", make_claim(control=2), False), ("in 2 epochs, what helps?", make_claim(control=2), True),
-        ("what helps?", make_claim("learning_rate", 1e-7, 3e-3), True),
-        ("is a learning rate of 1e-7 enough?", make_claim("learning_rate", 1e-7, 3e-3), False),
-        ("what helps?", make_claim("algorithm", "rloo", "grpo"), True),
-        ("is rloo worse?", make_claim("algorithm", "rloo", "grpo"), False),
-        ("how?", make_claim(control=2, treatment=8, ladder=(2, 4, 8)), False),
-        ("a group of 2,128?", make_claim(control=2), False),
-        ("1,024 episodes?", make_claim("episodes_per_step", 1024, 64), False),
-        ("what helps?", make_claim("environment.max_turns", 3, 6), False),  # of count, where guess has 4
-        ("what helps?", make_claim("environment.max_turns", 1, 6), True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("topic", "claim", "unused"), [
+    ("what helps?", make_claim(control=8), False), ("what helps?", make_claim(control=2), True),
+    ("is a group size of 2 low?", make_claim(control=2), False), ("2 or 16 groups?", make_claim(control=2), False),
+    ("is a group of 20 too few?", make_claim(control=2), True), ("do 2 tools help?", make_claim(control=2), True),
+    ("16 against 2?", make_claim(control=2), False), ("in 2 epochs, what helps?", make_claim(control=2), True),
+    ("what helps?", make_claim("learning_rate", 1e-7, 3e-3), True),
+    ("is a learning rate of 1e-7 enough?", make_claim("learning_rate", 1e-7, 3e-3), False),
+    ("what helps?", make_claim("algorithm", "rloo", "grpo"), True),
+    ("is rloo worse?", make_claim("algorithm", "rloo", "grpo"), False),
+    ("how?", make_claim(control=2, treatment=8, ladder=(2, 4, 8)), False),
+    ("a group of 2,128?", make_claim(control=2), False),
+    ("1,024 episodes?", make_claim("episodes_per_step", 1024, 64), False),
+    ("what helps?", make_claim("environment.max_turns", 3, 6), False),  # of count, where guess has 4
+    ("what helps?", make_claim("environment.max_turns", 1, 6), True),
+])  # fmt: skip
 def test_a_control_is_a_default_or_named_by_the_topic_else_the_claim_says_that_nobody_uses_it(
     topic: str, claim: ProposedHypothesis, unused: bool
 ) -> None:
@@ -379,27 +376,16 @@ def test_a_controller_killed_at_any_event_takes_no_turn_and_no_note_twice(home: 
     assert look["sha256"] == hashlib.sha256(turn["looks"][0]["answer"].encode()).hexdigest()
 
 
-@pytest.mark.parametrize("split", ["search", ""])
-def test_who_saw_plays_of_search_tasks_alone_may_propose_code(home: Home, log: EventLog, split: str) -> None:
-    seen = {"name": "episodes", "arguments": {}, "sha256": "0" * 64, "characters": 9, "split": split}
-    turn = {"action": "propose", "tries": 1, "tokens": {}, "rejected": [], "note": "", "turn": "1/propose/7"}
-    append(log, STUDY, EventType.PLANNER_ACTED, {**turn, "looks": [seen]})
-    planner = ScriptedPlanner()
-    plan(home, log, planner, Knows())
-    assert not planner.shown[0].plays_seen
-
-
-def test_who_saw_plays_of_hidden_tasks_proposes_no_reward_function(home: Home, log: EventLog) -> None:
+@pytest.mark.parametrize("split", [None, "search", ""])
+def test_who_saw_plays_of_hidden_tasks_proposes_no_code(home: Home, log: EventLog, split: str | None) -> None:
     seen = {"name": "episodes", "arguments": {}, "sha256": "0" * 64, "characters": 9}
+    seen |= {} if split is None else {"split": split}  # as older logs have it: of hidden tasks
     turn = {"action": "propose", "tries": 1, "tokens": {}, "rejected": [], "note": "", "turn": "1/propose/7"}
     append(log, STUDY, EventType.PLANNER_ACTED, {**turn, "looks": [seen]})
-
-    code = "def reward(task, messages, outcome):\n    return 1.0\n"
-    planner = ScriptedPlanner(3, "guess", make_claim("reward", "built-in", "dense", code=code))
-    with pytest.raises(PlannerFailed, match="hold their answers"):
+    planner = ScriptedPlanner(3, "guess", make_claim("reward", "built-in", "dense", code="=reward"))
+    with pytest.raises(PlannerFailed, match="hold their answers") if split is None else nullcontext():
         plan(home, log, planner, Knows())
-    assert planner.shown[0].plays_seen
-    assert not planner.shown[0].code_allowed
+    assert (planner.shown[0].plays_seen, planner.shown[0].code_allowed) == (split is None, False)
 
 
 class Searching(ScriptedPlanner):

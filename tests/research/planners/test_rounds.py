@@ -33,17 +33,11 @@ TOPIC = "learning rate 3e-3 vs 1e-2 on arith"
 
 
 def world(effect: float = 0.2) -> Planted:
-    job = Job()
-    usual = {name: tunables()[name].usual for name in FIELDS}
+    base = {name: tunables()[name].usual if (own := getattr(Job(), name)) is None else own for name in FIELDS}
     return Planted(
-        seed=5,
-        knobs={name: tunables()[name].ladder for name in FIELDS},
-        base={name: usual[name] if getattr(job, name) is None else getattr(job, name) for name in FIELDS},
-        effects=(MainEffect("learning_rate", {0.01: effect}),),
-        centre=0.5,
-        seed_sd=0.03,
-        steps=8,
-    )
+        seed=5, knobs={name: tunables()[name].ladder for name in FIELDS}, base=base, steps=8,
+        effects=(MainEffect("learning_rate", {0.01: effect}),), centre=0.5, seed_sd=0.03,
+    )  # fmt: skip
 
 
 def flight(rounds: int | None = 2, **changes: Any) -> Flight:

@@ -281,21 +281,18 @@ def test_what_can_be_proposed_can_be_priced_whatever_its_kind(landed: Landed) ->
             assert shown.get("arms") == arms or "needs" in shown["because"]
 
 
-@pytest.mark.parametrize(
-    ("wish", "because"),
-    [
-        (priced(8, 8), "must differ"), (priced(8, 16, variable="dropout"), "found 'dropout'"),
-        (priced("built-in", "mine", variable="prompt"), "containers"),
-        (priced(8, 16, environment="nowhere"), "nowhere"),
-        (priced(8, 16, variable="configuration"), "configuration"), (priced("a", "b", variable="model"), "models"),
-        (priced(8, 16, metric="nope"), "nope"), (priced(8, 16, smallest_effect=5.0), "at most"),
-        (priced(8, 16, smallest_effect=1e-300), "seeds"), (priced(8, 10**300), "group_size"), (priced(8), "neither"),
-        (priced(8, 16, steps=0), "steps"), (priced(True, 16), "number"),
-        (priced(8, 16, constants=[{"field": "seed", "value": 1}]), "seed"), (priced(8, 16, search=True), "both"),
-        (priced(8, 16, constants=[{"field": "group_size", "value": 2}]), "constant"), ({}, "missing"),
-        ({"propose": {"hypotheses": [3]}, "design": None}, "hypotheses"), ({"propose": 7, "design": []}, "propose"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("wish", "because"), [
+    (priced(8, 8), "must differ"), (priced(8, 16, variable="dropout"), "found 'dropout'"),
+    (priced("built-in", "mine", variable="prompt"), "containers"),
+    (priced(8, 16, environment="nowhere"), "nowhere"),
+    (priced(8, 16, variable="configuration"), "configuration"), (priced("a", "b", variable="model"), "models"),
+    (priced(8, 16, metric="nope"), "nope"), (priced(8, 16, smallest_effect=5.0), "at most"),
+    (priced(8, 16, smallest_effect=1e-300), "seeds"), (priced(8, 10**300), "group_size"), (priced(8), "neither"),
+    (priced(8, 16, steps=0), "steps"), (priced(True, 16), "number"),
+    (priced(8, 16, constants=[{"field": "seed", "value": 1}]), "seed"), (priced(8, 16, search=True), "both"),
+    (priced(8, 16, constants=[{"field": "group_size", "value": 2}]), "constant"), ({}, "missing"),
+    ({"propose": {"hypotheses": [3]}, "design": None}, "hypotheses"), ({"propose": 7, "design": []}, "propose"),
+])  # fmt: skip
 def test_a_price_that_cannot_be_had_says_why_and_nothing_else_comes_of_it(
     landed: Landed, wish: dict[str, Any], because: str
 ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from research.controller.options import ResearchOptions, ask_on_terminal, make_request, require_understood
@@ -305,41 +305,19 @@ def plan_or_line(topic: str) -> Plan | str:
         return error.message
 
 
-DIRECTIONS = {
-    "": None, "larger": True, "more": True, "a higher": True, "increasing the": True,
-    "smaller": False, "fewer": False, "lower": False, "decreasing the": False,
-}  # fmt: skip
-
-
-@given(st.sampled_from(NAMES), st.sampled_from(sorted(DIRECTIONS)), st.booleans(), st.sampled_from(["", " on sums"]))
-def test_any_field_in_any_direction_is_designed(named: tuple[str, str], direction: str, loud: bool, tail: str) -> None:
-    assume((direction, named[1]) != ("more", "training algorithm"))  # more training names the steps
-    topic = f"Does {direction} {named[1]} learn{tail}?"
-    found = plan(topic.upper() if loud else topic)
-    (hypothesis,) = found.proposed.hypotheses
-    assert hypothesis.variable == named[0]
-    rises = DIRECTIONS[direction]
-    if rises is not None and not isinstance(hypothesis.control, bool | str):
-        assert (hypothesis.treatment > hypothesis.control) == rises
-    assert hypothesis.treatment in [arm.overrides[named[0]] for arm in found.shape().comparison.arms]
-
-
-@pytest.mark.parametrize(
-    ("topic", "claim", "design"),
-    [
-        ("group size 3 vs 6", ("group_size", 3, 6, "open"), {"held": {"episodes_per_step": 126}}),
-        ("batch size 100 vs 50", ("episodes_per_step", 100, 50, "open"), {"held": {"group_size": 5}}),
-        ("Does clip-higher help?", ("clip_ratio_high", 0.2, 0.4), {"held": {"minibatches": 4}}),
-        ("Is GSPO better than GRPO with 2 epochs on arith?", ("algorithm", "grpo", "gspo"),
-         {"environment": "arith", "held": {"epochs": 2}}),
-        ("k1 vs k3 estimator", ("kl_estimator", "k3", "k1", "open"), {"held": {"kl_coef": 0.1}}),
-        ("batch size 64 vs 256 at equal episodes", ("episodes_per_step", 64, 256, "open"), {"steps": 80}),
-        ("larger lr on arith, replicated in guess", ("learning_rate", 0.0003, 0.003, "open"),
-         {"environment": "arith", "replication": {"environment": "guess"}}),
-        ("do larger groups hurt", ("group_size", 4, 16, "decrease"), {}),
-        ("a larger group makes no difference", ("group_size", 4, 16, "equivalence", "open"), {}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("topic", "claim", "design"), [
+    ("group size 3 vs 6", ("group_size", 3, 6, "open"), {"held": {"episodes_per_step": 126}}),
+    ("batch size 100 vs 50", ("episodes_per_step", 100, 50, "open"), {"held": {"group_size": 5}}),
+    ("Does clip-higher help?", ("clip_ratio_high", 0.2, 0.4), {"held": {"minibatches": 4}}),
+    ("Is GSPO better than GRPO with 2 epochs on arith?", ("algorithm", "grpo", "gspo"),
+     {"environment": "arith", "held": {"epochs": 2}}),
+    ("k1 vs k3 estimator", ("kl_estimator", "k3", "k1", "open"), {"held": {"kl_coef": 0.1}}),
+    ("batch size 64 vs 256 at equal episodes", ("episodes_per_step", 64, 256, "open"), {"steps": 80}),
+    ("larger lr on arith, replicated in guess", ("learning_rate", 0.0003, 0.003, "open"),
+     {"environment": "arith", "replication": {"environment": "guess"}}),
+    ("do larger groups hurt", ("group_size", 4, 16, "decrease"), {}),
+    ("a larger group makes no difference", ("group_size", 4, 16, "equivalence", "open"), {}),
+])  # fmt: skip
 def test_a_comparison_has_what_it_takes_to_show_anything(
     topic: str, claim: tuple[Any, ...], design: dict[str, Any]
 ) -> None:
@@ -359,13 +337,10 @@ def test_a_search_goes_over_the_ladder_and_confirms_as_many_as_are_asked_for() -
 TWO = ["group_size=4,16", "learning_rate=0.001,0.003"]
 
 
-@pytest.mark.parametrize(
-    ("vary", "shape", "kinds"),
-    [
-        (TWO, "together", [("", ())]), (TWO, "interaction", [("learning_rate", ())]), (TWO, "apart", [("", ())] * 2),
-        (["group_size=4,8,16"], "trend", [("", (4, 8, 16))]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("vary", "shape", "kinds"), [
+    (TWO, "together", [("", ())]), (TWO, "interaction", [("learning_rate", ())]), (TWO, "apart", [("", ())] * 2),
+    (["group_size=4,8,16"], "trend", [("", (4, 8, 16))]),
+])  # fmt: skip
 def test_flags_say_how_fields_go_together(vary: list[str], shape: str, kinds: list[tuple[str, Any]]) -> None:
     wanted = RequestedComparison.parse(vary, [], shape=shape)
     assert RequestedComparison.of(wanted.settings()) == wanted
@@ -376,18 +351,15 @@ def test_flags_say_how_fields_go_together(vary: list[str], shape: str, kinds: li
     assert found.proposing.not_tested == ()
 
 
-@pytest.mark.parametrize(
-    ("vary", "shape", "found"),
-    [
-        (["group_size=4,16"], "interaction", "expected two --vary with two values each; found 2 values of group_size"),
-        (["group_size=4,8,16", "epochs=1,2"], "interaction", "found 3 values of group_size and 2 values of epochs"),
-        (["group_size=4,16"], "together", "expected --vary of 2 to 4 fields with as many values"),
-        (["group_size=4,8,16", "epochs=1,2"], "together", "with as many values"),
-        (["group_size=4,16", "epochs=1,2"], "trend", "expected one --vary"), ([], "trend", "found no --vary"),
-        (["group_size=4,16"], "trend", "found 2 values"), (["algorithm=grpo,rloo,gspo"], "trend", "3 to 8 numbers"),
-        (["group_size=4,16"], "interacton", "apart, together, interaction or trend; found 'interacton'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("vary", "shape", "found"), [
+    (["group_size=4,16"], "interaction", "expected two --vary with two values each; found 2 values of group_size"),
+    (["group_size=4,8,16", "epochs=1,2"], "interaction", "found 3 values of group_size and 2 values of epochs"),
+    (["group_size=4,16"], "together", "expected --vary of 2 to 4 fields with as many values"),
+    (["group_size=4,8,16", "epochs=1,2"], "together", "with as many values"),
+    (["group_size=4,16", "epochs=1,2"], "trend", "expected one --vary"), ([], "trend", "found no --vary"),
+    (["group_size=4,16"], "trend", "found 2 values"), (["algorithm=grpo,rloo,gspo"], "trend", "3 to 8 numbers"),
+    (["group_size=4,16"], "interacton", "apart, together, interaction or trend; found 'interacton'"),
+])  # fmt: skip
 def test_flags_that_do_not_go_together_are_refused_by_name(vary: list[str], shape: str, found: str) -> None:
     with pytest.raises(BadTopic, match=re.escape(found)):
         RequestedComparison.parse(vary, [], shape=shape)
@@ -402,21 +374,18 @@ KNOWN = (
 MODEL = "SmolLM2-135M"
 
 
-@pytest.mark.parametrize(
-    ("env", "words", "played", "left"),
-    [
-        *((STOCK, words, STOCK, ()) for words in (
-            "in this game?", "on these tasks", "in my environment?", "in my own environment",
-            "on this benchmark", "in stock", f"in {STOCK}?", "with my model", "SmolLM2-135M",
-        )),
-        (LAKE, "in FrozenLake", LAKE, ()), (LAKE, "on FrozenLake-v1", LAKE, ()),
-        (LAKE, "in FrozenLake8x8", LAKE, ("FrozenLake8x8",)), (None, f"in {SHOP}", SHOP, ()),
-        (None, "in the shop", SHOP, ()), (None, "in my environment", None, ("my",)),
-        (STOCK, "in my gsm8k environment", STOCK, ("my gsm8k",)),
-        (STOCK, "in another environment", STOCK, ("another",)),
-        (None, "with a 7B model", None, ("with", "7B model")), (None, "in guess and arith", "guess", ("arith",)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("env", "words", "played", "left"), [
+    *((STOCK, words, STOCK, ()) for words in (
+        "in this game?", "on these tasks", "in my environment?", "in my own environment",
+        "on this benchmark", "in stock", f"in {STOCK}?", "with my model", "SmolLM2-135M",
+    )),
+    (LAKE, "in FrozenLake", LAKE, ()), (LAKE, "on FrozenLake-v1", LAKE, ()),
+    (LAKE, "in FrozenLake8x8", LAKE, ("FrozenLake8x8",)), (None, f"in {SHOP}", SHOP, ()),
+    (None, "in the shop", SHOP, ()), (None, "in my environment", None, ("my",)),
+    (STOCK, "in my gsm8k environment", STOCK, ("my gsm8k",)),
+    (STOCK, "in another environment", STOCK, ("another",)),
+    (None, "with a 7B model", None, ("with", "7B model")), (None, "in guess and arith", "guess", ("arith",)),
+])  # fmt: skip
 def test_general_words_mean_what_flags_name_and_no_other(
     env: str | None, words: str, played: str | None, left: tuple[str, ...]
 ) -> None:

@@ -36,16 +36,13 @@ def test_a_step_size_that_nobody_says_is_the_usual_one_of_the_model_and_of_what_
     assert (rate.default, rate.ladder) == (2e-5, (6e-6, 2e-5, 6e-5))
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "told"),
-    [
-        ("group_size", 4.5, "integer"), ("group_size", True, "a number"), ("group_size", 10**400, "group_size"),
-        ("normalize_advantage", 1, "true or false"), ("learning_rate", float("inf"), "learning_rate"),
-        ("group_size", "four", "a number"), ("normalize_advantage", "true", "true or false"),
-        ("algorithm", "ppo", "expected one of grpo, rloo, .*; found 'ppo'"), ("algorithm", 1, "expected one of"),
-        ("seed", 3, "can be varied"), ("no_such", 3, "can be varied"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("field", "value", "told"), [
+    ("group_size", 4.5, "integer"), ("group_size", True, "a number"), ("group_size", 10**400, "group_size"),
+    ("normalize_advantage", 1, "true or false"), ("learning_rate", float("inf"), "learning_rate"),
+    ("group_size", "four", "a number"), ("normalize_advantage", "true", "true or false"),
+    ("algorithm", "ppo", "expected one of grpo, rloo, .*; found 'ppo'"), ("algorithm", 1, "expected one of"),
+    ("seed", 3, "can be varied"), ("no_such", 3, "can be varied"),
+])  # fmt: skip
 def test_values_a_field_cannot_take_are_refused(field: str, value: Any, told: str) -> None:
     with pytest.raises(DesignRefused, match=told):
         field_value(field, value)
@@ -54,19 +51,16 @@ def test_values_a_field_cannot_take_are_refused(field: str, value: Any, told: st
 DENSE: tuple[dict[str, str], ...] = ({}, {"reward": "dense"})
 
 
-@pytest.mark.parametrize(
-    ("other", "declared", "rewards", "told"),
-    [
-        (Job(group_size=16, temperature=0.7), "group_size", (), "temperature differs (1.0 and 0.7)"),
-        (Job(group_size=16, seed=1), "group_size", (), "seed differs (0 and 1)"),
-        (Job(group_size=16, model=TinyModel(seed=3)), "group_size", (), "model.seed differs (0 and 3)"),
-        (Job(group_size=16, model=PathModel(path="m")), "group_size", (), "model.kind differs ('tiny' and 'path')"),
-        (Job(group_size=16, steps=80), "group_size", (), "(5120 and 10240)"),
-        (Job(), "reward", DENSE, None), (Job(), "reward", (), "reward does not"),
-        (Job(temperature=0.7), "temperature", DENSE, "reward differs ('built-in' and 'dense')"),
-        (Job(temperature=0.7), "reward", DENSE, "temperature differs (1.0 and 0.7)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("other", "declared", "rewards", "told"), [
+    (Job(group_size=16, temperature=0.7), "group_size", (), "temperature differs (1.0 and 0.7)"),
+    (Job(group_size=16, seed=1), "group_size", (), "seed differs (0 and 1)"),
+    (Job(group_size=16, model=TinyModel(seed=3)), "group_size", (), "model.seed differs (0 and 3)"),
+    (Job(group_size=16, model=PathModel(path="m")), "group_size", (), "model.kind differs ('tiny' and 'path')"),
+    (Job(group_size=16, steps=80), "group_size", (), "(5120 and 10240)"),
+    (Job(), "reward", DENSE, None), (Job(), "reward", (), "reward does not"),
+    (Job(temperature=0.7), "temperature", DENSE, "reward differs ('built-in' and 'dense')"),
+    (Job(temperature=0.7), "reward", DENSE, "temperature differs (1.0 and 0.7)"),
+])  # fmt: skip
 def test_any_difference_beside_what_is_declared_is_named(
     other: Job, declared: str, rewards: tuple[dict[str, str], ...], told: str | None
 ) -> None:

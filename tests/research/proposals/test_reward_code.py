@@ -14,10 +14,11 @@ from research.design.comparison import StatisticalRequirements
 from research.errors import BadInput, DesignRefused, ResearchError
 from research.isolation.mode import UNISOLATED
 from research.planners import analysis
-from research.proposals.actions import DEFAULT_TABLE, KILL, UNRULED, Condition, ProposedRule, decide, rules_for
+from research.proposals.actions import DEFAULT_TABLE, KILL, UNRULED, Condition, ProposedRule
 from research.proposals.flags import RequestedComparison
 from research.proposals.metric_choice import MetricChoice, RequestedMetric, default_effect
 from research.proposals.slots import MOST_BYTES, SLOTS, check_code_in, code_name
+from research.scheduler.required_runs import decide, rules_for
 from research.text import describe
 from sandboxes import Exit
 from studies.records.procedure import Rule
@@ -32,16 +33,13 @@ def judge(asked: str | None = None, training_s: float = 30.0) -> MetricChoice:
     return MetricChoice(None if asked is None else RequestedMetric.parse(asked), lambda job: training_s)
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "said"),
-    [
-        ("episode:0.7", BadInput, "did you mean episodes"), ("speed", BadInput, "they are success, gain"),
-        ("success:0.7", BadInput, "expected success alone"), ("episodes:", BadInput, "expected episodes:THRESHOLD"),
-        ("episodes:soon", BadInput, "found the threshold 'soon'"),
-        ("episodes", DesignRefused, "expected a threshold"), ("episodes:1.5", DesignRefused, "between 0 and 1"),
-        ("area:0", DesignRefused, "between 0 and 1"), ("fact:guesses", DesignRefused, "facts = "),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "error", "said"), [
+    ("episode:0.7", BadInput, "did you mean episodes"), ("speed", BadInput, "they are success, gain"),
+    ("success:0.7", BadInput, "expected success alone"), ("episodes:", BadInput, "expected episodes:THRESHOLD"),
+    ("episodes:soon", BadInput, "found the threshold 'soon'"),
+    ("episodes", DesignRefused, "expected a threshold"), ("episodes:1.5", DesignRefused, "between 0 and 1"),
+    ("area:0", DesignRefused, "between 0 and 1"), ("fact:guesses", DesignRefused, "facts = "),
+])  # fmt: skip
 def test_what_no_metric_is_called_or_takes_or_gives_is_refused(
     text: str, error: type[ResearchError], said: str
 ) -> None:
@@ -132,42 +130,36 @@ def test_the_first_rule_that_this_version_knows_and_that_holds_decides(
 PLAIN = "def reward(task: dict, messages: list[dict], outcome: dict) -> float:\n    return outcome['reward']\n"
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        PLAIN, "import math\n\nHALF = 0.5\n\n\n" + PLAIN,
-        "def reward(task, messages, outcome):\n\treturn 0.0 if '§' in str(messages) else 1.0",
-        "def reward(x):\n    return 0\n\n\n" + PLAIN,
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("source", [
+    PLAIN, "import math\n\nHALF = 0.5\n\n\n" + PLAIN,
+    "def reward(task, messages, outcome):\n\treturn 0.0 if '§' in str(messages) else 1.0",
+    "def reward(x):\n    return 0\n\n\n" + PLAIN,
+])  # fmt: skip
 def test_a_function_of_the_right_shape_is_taken_as_it_is(source: str) -> None:
     assert SLOTS["reward"].check(source) == source
 
 
-@pytest.mark.parametrize(
-    ("source", "told"),
-    [
-        ("", "expected def reward"), (" \n", "expected def reward"), (PLAIN + "#" * MOST_BYTES, "at most 8192 bytes"),
-        (PLAIN + "#" + "ä" * (MOST_BYTES // 2), "at most 8192 bytes"),
-        ("def reward(task, messages, outcome)\n    return 1", "a syntax error in line 1"),
-        ("reward = lambda task, messages, outcome: 1", "found no such function"),
-        ("async def reward(task, messages, outcome):\n    return 1", "found no such function"),
-        ("class A:\n    def reward(task, messages, outcome):\n        return 1", "found no such function"),
-        ("def reward(task, outcome):\n    return 1", "parameters (task, outcome)"),
-        ("def reward(task, outcome, messages):\n    return 1", "parameters (task, outcome, messages)"),
-        ("def reward(task, messages, outcome, *rest):\n    return 1", "*rest"),
-        ("def reward(task, messages, *, outcome):\n    return 1", "*, outcome"),
-        (PLAIN + "def reward(task):\n    return 1", "parameters (task)"), (PLAIN + "\0", "U+0000 in line 3"),
-        (PLAIN + "x = '\u202egnol'", "U+202E in line 3"), (PLAIN + "x = '\u2066'", "U+2066 in line 3"),
-        (PLAIN + "x = 'a\u200bb'", "U+200B"), (PLAIN.replace("\n", "\r\n"), "U+000D in line 1"),
-        (PLAIN + "x = '\x1b[2J'", "U+001B"), (PLAIN + "x = '\ud800'", "U+D800"),
-        ("\ufeff" + PLAIN, "U+FEFF in line 1"), (PLAIN + "x = " + "-" * 8000 + "1", "what its parser cannot take"),
-        (PLAIN + "x = " + "1+" * 4000 + "1", "what its parser cannot take"),
-        (PLAIN + "x = " + "(" * 300 + ")" * 300, "too many nested parentheses"), (PLAIN + "x = " + "9" * 5000, "4300"),
-        *((f"def reward(task, *, maze={default}):\n    return 1.0\n", "found parameters (task, *, maze)")
-          for default in ("-" * 2000 + "1", "x" + ".y" * 2000, "1" + "+1" * 2000)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("source", "told"), [
+    ("", "expected def reward"), (" \n", "expected def reward"), (PLAIN + "#" * MOST_BYTES, "at most 8192 bytes"),
+    (PLAIN + "#" + "ä" * (MOST_BYTES // 2), "at most 8192 bytes"),
+    ("def reward(task, messages, outcome)\n    return 1", "a syntax error in line 1"),
+    ("reward = lambda task, messages, outcome: 1", "found no such function"),
+    ("async def reward(task, messages, outcome):\n    return 1", "found no such function"),
+    ("class A:\n    def reward(task, messages, outcome):\n        return 1", "found no such function"),
+    ("def reward(task, outcome):\n    return 1", "parameters (task, outcome)"),
+    ("def reward(task, outcome, messages):\n    return 1", "parameters (task, outcome, messages)"),
+    ("def reward(task, messages, outcome, *rest):\n    return 1", "*rest"),
+    ("def reward(task, messages, *, outcome):\n    return 1", "*, outcome"),
+    (PLAIN + "def reward(task):\n    return 1", "parameters (task)"), (PLAIN + "\0", "U+0000 in line 3"),
+    (PLAIN + "x = '\u202egnol'", "U+202E in line 3"), (PLAIN + "x = '\u2066'", "U+2066 in line 3"),
+    (PLAIN + "x = 'a\u200bb'", "U+200B"), (PLAIN.replace("\n", "\r\n"), "U+000D in line 1"),
+    (PLAIN + "x = '\x1b[2J'", "U+001B"), (PLAIN + "x = '\ud800'", "U+D800"),
+    ("\ufeff" + PLAIN, "U+FEFF in line 1"), (PLAIN + "x = " + "-" * 8000 + "1", "what its parser cannot take"),
+    (PLAIN + "x = " + "1+" * 4000 + "1", "what its parser cannot take"),
+    (PLAIN + "x = " + "(" * 300 + ")" * 300, "too many nested parentheses"), (PLAIN + "x = " + "9" * 5000, "4300"),
+    *((f"def reward(task, *, maze={default}):\n    return 1.0\n", "found parameters (task, *, maze)")
+      for default in ("-" * 2000 + "1", "x" + ".y" * 2000, "1" + "+1" * 2000)),
+])  # fmt: skip
 def test_what_is_not_well_formed_is_refused_in_one_line(source: str, told: str) -> None:
     with pytest.raises(DesignRefused) as caught:
         SLOTS["reward"].check(source)

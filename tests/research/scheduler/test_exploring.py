@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from simlab.sim_run import Desk, Flight, FlightResult, fly, fly_killed
 from simlab.sim_sandbox import SimulatedFiles
-from simlab.worlds import MainEffect, Planted, Played
+from simlab.worlds import Played
 
 from research.cli.studies import list_row, render_ending, summary
 from research.controller.interventions import answer_question
@@ -39,12 +39,13 @@ from studies.records.procedure import Amendment
 from studies.records.runs import screen_metric
 from swarm.client.episode import EpisodeResult
 from swarm.environments.play import choose_plays
-from swarm.job import Job, tunables
+from swarm.job import Job
+from tests.research.planners.test_rounds import flight as in_rounds
 from tests.studies.synthetic import design as synthetic_design
 
 pytestmark = pytest.mark.slow
 
-FIELDS = [name for name, mark in tunables().items() if name != "steps" and not isinstance(mark.ladder[0], str)]
+Alone = tuple[FlightResult, list[Event], Proof, dict[str, Any]]
 
 
 def explorations(state: StudyState) -> list[RunState]:
@@ -52,14 +53,7 @@ def explorations(state: StudyState) -> list[RunState]:
 
 
 def flight(**changes: Any) -> Flight:
-    job = Job()
-    usual = {name: tunables()[name].usual for name in FIELDS}
-    world = Planted(
-        seed=5, knobs={name: tunables()[name].ladder for name in FIELDS},
-        base={name: usual[name] if getattr(job, name) is None else getattr(job, name) for name in FIELDS},
-        effects=(MainEffect("learning_rate", {0.01: 0.2}),), centre=0.5, seed_sd=0.03, steps=8,
-    )  # fmt: skip
-    return Flight("explored-1", "learning rate 3e-3 vs 1e-2 on arith", world, asks={"rounds": 2}, **changes)
+    return replace(in_rounds(**changes), name="explored-1")
 
 
 def plan_of(state: StudyState) -> Exploration:
@@ -131,18 +125,8 @@ def explored(planner: Explorer) -> FlightResult:
     return fly(flight(planner=lambda clock: planner))
 
 
-@pytest.fixture(scope="module")
-def whole() -> tuple[FlightResult, Explorer, list[Event]]:
-    planner, events = Explorer(), list[Event]()
-
-    def look(desk: Desk) -> None:
-        events[:] = desk.log.read(desk.state.id)
-
-    return fly(flight(planner=lambda clock: planner, hand=look)), planner, events
-
-
-def test_an_exploration_is_run_once_and_no_verdict_follows(whole: tuple[FlightResult, Explorer, list[Event]]) -> None:
-    result, planner, _ = whole
+def test_an_exploration_is_run_once_and_no_verdict_follows() -> None:
+    result = explored(planner := Explorer())
     state = result.state
     assert (state.status, result.refused) == ("concluded", None)
     runs = explorations(state)
@@ -273,21 +257,6 @@ def test_a_wish_that_cannot_be_had_is_refused_with_the_reason() -> None:
     assert explorations(result.state) == []
 
 
-@pytest.mark.parametrize(
-    ("after", "written"), [(0, True), *(pytest.param(n, bool(n), marks=pytest.mark.full) for n in (0, 1))]
-)
-def test_a_controller_killed_around_an_exploration_makes_it_once(
-    whole: tuple[FlightResult, Explorer, list[Event]], after: int, written: bool
-) -> None:
-    undisturbed, _, events = whole
-    planned = next(event.seq for event in events if event.type is EventType.EXPLORATION_PLANNED)
-    assert events[planned].type is EventType.RUN_PLANNED
-    result = fly_killed(flight(planner=lambda clock: Explorer()), planned - 2 + after, written=written)
-    assert not result.duplicates
-    assert [v.verdict for v in result.state.verdicts] == [v.verdict for v in undisturbed.state.verdicts]
-    assert len(explorations(result.state)) == 2
-
-
 def test_an_exploration_that_could_pass_for_evidence_or_comes_while_a_claim_is_open_is_refused() -> None:
     refused: list[str] = []
 
@@ -311,7 +280,7 @@ def exploring(**changes: Any) -> Flight:
 
 
 @pytest.fixture(scope="module")
-def alone() -> tuple[FlightResult, list[Event], Proof, dict[str, Any]]:
+def alone() -> Alone:
     """A study that was asked to explore, its log, its proof, and what a script is told of it."""
     events, proofs, told = list[Event](), list[Proof](), dict[str, Any]()
 
@@ -329,9 +298,7 @@ def alone() -> tuple[FlightResult, list[Event], Proof, dict[str, Any]]:
     return fly(exploring(report=True, hand=look)), events, proofs[-1], told
 
 
-def test_a_study_that_explores_makes_one_run_of_each_arm_and_tests_nothing(
-    alone: tuple[FlightResult, list[Event], Proof, dict[str, Any]],
-) -> None:
+def test_a_study_that_explores_makes_one_run_of_each_arm_and_tests_nothing(alone: Alone) -> None:
     result, events, proof, told = alone
     state = result.state
     assert (state.status, state.concluded_reason, result.refused) == ("concluded", EXPLORED, None)
@@ -359,21 +326,7 @@ def test_a_study_that_explores_makes_one_run_of_each_arm_and_tests_nothing(
     assert result.report.count("figures/learning-curves.svg") == 1
 
 
-def test_a_study_that_explores_goes_on_after_every_kill(
-    alone: tuple[FlightResult, list[Event], Proof, dict[str, Any]],
-) -> None:
-    undisturbed, events, _, _ = alone
-    planned = next(event.seq for event in events if event.type is EventType.EXPLORATION_PLANNED)
-    for at, written in ((planned - 2, True), (planned + 2, False)):
-        result = fly_killed(exploring(report=True), at, written=written)
-        assert not result.duplicates
-        assert result.state.concluded_reason == EXPLORED
-        assert result.state.explored == undisturbed.state.explored
-
-
-def test_a_study_that_explores_says_what_is_left_of_it_when_it_was_stopped(
-    alone: tuple[FlightResult, list[Event], Proof, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_study_that_explores_says_what_is_left_of_it_when_it_was_stopped(alone: Alone, tmp_path: Path) -> None:
     stopped = replace(alone[0].state, concluded_reason=None, stopped_reason="by hand")
     used_up = Decision(stopped.event_count, "", BUDGET_RULE, "stop", "used up")
     for state, said in (

@@ -42,7 +42,7 @@ def test_a_mode_asks_for_what_it_says_and_begins_nothing_before(fast_path: Path,
     assert [each.question.stage for each in state.questions] == stages
     assert [given.asked for given in state.approvals] == list(state.questions)
     unapproved(bench.events())
-    assert len(state.runs) == 19  # the same runs as without
+    assert len(state.runs) == 17  # the same runs as without
 
 
 def test_nothing_of_a_design_begins_while_its_question_is_open_whoever_looks_and_however_long(fast_path: Path) -> None:
