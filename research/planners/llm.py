@@ -54,7 +54,6 @@ from studies.records.verdict import planner_label, quoted
 LONGEST_ANSWER = 50_000
 _MOST_COUNTED: Final = 10**9
 """Tokens of one request or answer that are believed."""
-_MOST_OF_NAME: Final = 120
 _MOST_BRACES = 100
 """Places at which an object is looked for; chatter before it seldom holds more braces."""
 _NAMES = r"(?:\w+:)?(?:think|thinking|thought|reasoning|start_thinking)"
@@ -288,7 +287,7 @@ class ActionConversation:
                 completion = ChatCompletion.model_validate_json(self._fetch_body())
             except ValidationError as error:
                 raise UnusableAnswer(f"the endpoint's reply is no chat completion: {describe(error)}") from error
-            if isinstance(completion.model, str) and (model := sanitize_line(completion.model)[:_MOST_OF_NAME]):
+            if isinstance(completion.model, str) and (model := sanitize_line(completion.model)):
                 self._models[model] = None
             message, ended = completion.choices[0].message, completion.choices[0].finish_reason
             self._count(completion.usage, "tools" if message.tool_calls and self._ways[0][0] else self._context.stage)

@@ -69,7 +69,7 @@ def test_a_good_answer_is_taken_at_once_and_no_key_comes_into_the_study(digest: 
     assert turn.action == Propose.model_validate(changed(kill_if=kill_if, statement="It is ***."))
     assert turn.payload() == {
         "action": "propose", "tries": 1, "tokens": TOKENS,
-        "rejected": [], "note": "", "not_tested": [], "spent": {"propose": TOKENS},
+        "rejected": [], "note": "", "not_tested": [], "spent": {"propose": TOKENS}, "models": ["scripted"],
     }  # fmt: skip
     assert endpoint.paths == ["/v1/chat/completions"]
     assert endpoint.keys == [f"Bearer {KEY}"]
