@@ -1,13 +1,9 @@
 """LLMPlanner: a planner behind an endpoint of a language model, any that is like OpenAI's, or Anthropic's.
 
 Each action is one conversation: asked, validated here whatever the endpoint promises, and returned with the error for
-at most three tries; looks and notes take no try, and a repeated answer ends it. Looks are tool calls, counted and
-capped. An endpoint that refuses a request (400, 422) is asked without tools, so that nothing can be looked at, then
-without a response format, then without both. One that gives no answer hands the turn to a second one, if there is one.
-Several JSON objects count as the one at the end; drafts alone, or one cut short, are `UnusableAnswer`.
-
-Tokens are counted by purpose, those of refused answers and of failed turns too. A cap on them is looked at before each
-request, which is not made where what is left carries no answer.
+at most three tries; looks and notes take no try, and a repeated answer ends it. An endpoint that refuses a request is
+asked without tools, then without a response format, then without both; one that gives no answer hands the turn to a
+second one. Tokens are counted by purpose, those of refused answers and of failed turns too.
 
 After a lock a whole turn, looks and refused answers included, takes one time limit, or a share of the time left if that
 is more. Nobody waits for an endpoint then, and code concludes without a model; an answer to the topic that is

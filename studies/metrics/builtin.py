@@ -180,7 +180,7 @@ class EpisodesTo(MetricKind):
 
     name = "episodes"
     title = "training episodes until hidden success reaches a threshold"
-    words = ("faster", "sample-efficient", "fewest episodes", "fewer episodes")
+    words: ClassVar[tuple[str, ...]] = ("faster", "sample-efficient", "fewest episodes", "fewer episodes")
     unit = "episodes"
     takes = frozenset({"threshold"})
     reads_collapses = True
