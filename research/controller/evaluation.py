@@ -98,9 +98,9 @@ class PlanningInputs(Briefing):
         judged = None if self.compiler.requirements.metric is None else self.metric()
         number = 1 if self.campaign is None else self.campaign.round
         accepted = accept_hypotheses(proposal, self.wanted.models, judged, number)
-        differences = {claim.id for claim in accepted if claim.kind == "difference" and claim.variable != MODEL}
-        controls = {claim.id: {name: control for name, (control, *_) in claim.varied.items()} for claim in accepted}
-        unused = {name for name in differences if self._find_unused(controls[name])}  # any treatment looks good beside
+        plain = [claim for claim in accepted if claim.kind == "difference" and claim.variable != MODEL]
+        controls = {claim.id: {name: control for name, (control, *_) in claim.varied.items()} for claim in plain}
+        unused = {name for name in controls if self._find_unused(controls[name])}  # any treatment looks good beside
         return tuple(claim.model_copy(update={"unused_control": claim.id in unused}) for claim in accepted)
 
     def _find_unused(self, controls: Mapping[str, Any]) -> list[str]:
@@ -116,8 +116,8 @@ class PlanningInputs(Briefing):
             confirmed = [] if self.campaign is None else self.campaign.list_confirmed(name)
             names = _AGAINST | stems(re.sub(r"[._]", " ", " ".join((name, *synonyms.get(name, ())))))
             numbers = _list_numbers(asked, names) | _list_numbers(asked.replace(",", ""), names)
-            text = str(control).lower() in _VALUES.findall(asked)
-            named = control in numbers if isinstance(control, int | float) else text
+            word = str(control).lower()
+            named = control in numbers if isinstance(control, int | float) else word in _VALUES.findall(asked)
             flags = [*self.wanted.vary.get(name, ()), self.wanted.held.get(name)]
             if name in usual and control not in [*usual[name], *confirmed, *flags] and not named:
                 unused.append(name)
@@ -228,8 +228,7 @@ _BETWEEN: Final = stems("a an and as at be by from instead is of on or over rath
 
 
 def _list_numbers(topic: str, names: frozenset[str]) -> set[float]:
-    """Return the numbers that stand beside one of these names or a word of comparison, but for small words and other
-    numbers between."""
+    """Return the numbers that stand beside one of these names, but for small words and other numbers between."""
     words = [stem(word) for word in _VALUES.findall(topic) if stem(word) not in _BETWEEN]
     numbers = set()
     for at, word in enumerate(words):
