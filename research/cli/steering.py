@@ -222,7 +222,6 @@ def resume(
         ajet study resume
         ajet study resume larger-group --no-prefect
         ajet study resume larger-group --detach
-
         ajet study resume larger-group --planner-max-tokens 400000
     """
     caps = {"planner_max_tokens": planner_max_tokens, "planner_max_cost": planner_max_cost}

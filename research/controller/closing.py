@@ -216,13 +216,11 @@ class Closing:
                 inputs = replace(inputs, topic=asked.topic, wanted=wanted, parsed=None)
             designed = dry_run(replace(inputs, compiler=compiler), RulesPlanner())
             odd = list(filter(None, map(describe_unusual_rate, designed.get_compiled().draft.comparison.jobs)))
-        except BadTopic as error:
-            if self._planning.planner.name == RulesPlanner.name:
+        except (ResearchError, InvalidRequest) as error:
+            if not isinstance(error, BadTopic) or self._planning.planner.name == RulesPlanner.name:
                 return error.message
             # What a model read the rules may not, and how to have one is known.
             return None if asked.topic is None else error.message.partition(CONFIGURE_LLM)[0].removesuffix(" or ")
-        except (ResearchError, InvalidRequest) as error:
-            return error.message
         refused = designed.proposal.turn.refused
         return refused.message if refused is not None else next(iter(odd), None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, cast
@@ -98,12 +98,10 @@ class PlanningInputs(Briefing):
         judged = None if self.compiler.requirements.metric is None else self.metric()
         number = 1 if self.campaign is None else self.campaign.round
         accepted = accept_hypotheses(proposal, self.wanted.models, judged, number)
-        known = []
-        for claim in accepted:  # beside a control that nobody uses any treatment looks good
-            controls = {name: control for name, (control, *_) in claim.varied.items()}
-            differs = claim.kind == "difference" and claim.variable != MODEL
-            known.append(claim.model_copy(update={"unused_control": differs and bool(self._find_unused(controls))}))
-        return tuple(known)
+        plain = [claim for claim in accepted if claim.kind == "difference" and claim.variable != MODEL]
+        controls = {claim.id: {name: control for name, (control, *_) in claim.varied.items()} for claim in plain}
+        unused = {name for name in controls if self._find_unused(controls[name])}  # any treatment looks good beside
+        return tuple(claim.model_copy(update={"unused_control": claim.id in unused}) for claim in accepted)
 
     def _find_unused(self, controls: Mapping[str, Any]) -> list[str]:
         """Return the fields whose control is no default, was not confirmed, and is named neither by topic nor flags."""
@@ -112,20 +110,16 @@ class PlanningInputs(Briefing):
         usual |= {spec.name: [spec.default, getattr(job, spec.name, spec.default)] for spec in field_specs(job)}
         for name, values in usual.items():  # a design may be in any of them
             values += [knobs(each)[name].default for each in environments() if name.startswith(KNOB)]
-        asked, unused = self.topic.lower(), list[str]()
-        readings = [_VALUES.findall(text) for text in (asked, asked.replace(",", ""))]  # between numbers, or within one
+        asked, unused = self.topic.lower(), list[str]()  # a comma is between two numbers, or within one
         synonyms = {spec.name: spec.synonyms for spec in field_specs(job)}
         for name, control in controls.items():
             confirmed = [] if self.campaign is None else self.campaign.list_confirmed(name)
-            called = stems(" ".join((name, *synonyms.get(name, ()))).replace("_", " ").replace(".", " "))
-            said = any(
-                control in _list_numbers(words, called)
-                if isinstance(control, int | float)
-                else str(control).lower() in words
-                for words in readings
-            )
+            names = _AGAINST | stems(re.sub(r"[._]", " ", " ".join((name, *synonyms.get(name, ())))))
+            numbers = _list_numbers(asked, names) | _list_numbers(asked.replace(",", ""), names)
+            word = str(control).lower()
+            named = control in numbers if isinstance(control, int | float) else word in _VALUES.findall(asked)
             flags = [*self.wanted.vary.get(name, ()), self.wanted.held.get(name)]
-            if name in usual and control not in [*usual[name], *confirmed, *flags] and not said:
+            if name in usual and control not in [*usual[name], *confirmed, *flags] and not named:
                 unused.append(name)
         return unused
 
@@ -233,17 +227,15 @@ _AGAINST: Final = stems("against vs versus than baseline default usual")
 _BETWEEN: Final = stems("a an and as at be by from instead is of on or over rather the to value with")
 
 
-def _list_numbers(words: Sequence[str], called: Collection[str]) -> set[float]:
-    """Return the numbers that stand beside a field's name or a word of comparison: small words and numbers between."""
-    found = set()
+def _list_numbers(topic: str, names: frozenset[str]) -> set[float]:
+    """Return the numbers that stand beside one of these names, but for small words and other numbers between."""
+    words = [stem(word) for word in _VALUES.findall(topic) if stem(word) not in _BETWEEN]
+    numbers = set()
     for at, word in enumerate(words):
-        sides = (
-            next((stem(near) for near in side if not near[0].isdigit() and stem(near) not in _BETWEEN), "")
-            for side in (reversed(words[:at]), words[at + 1 :])
-        )
-        if word[0].isdigit() and any(side in called or side in _AGAINST for side in sides):
-            found.add(float(word))
-    return found
+        sides = (next((near for near in side if not near[0].isdigit()), "") for side in (words[at::-1], words[at:]))
+        if word[0].isdigit() and not names.isdisjoint(sides):
+            numbers.add(float(word))
+    return numbers
 
 
 class ActionCheck:

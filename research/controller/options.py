@@ -46,7 +46,6 @@ from research.models.fetch import check_loader
 from research.planners.context import Planner, field_specs, known_environments
 from research.planners.factory import BUILT_IN, make_planner, planner_names
 from research.planners.lexicon import find_environment
-from research.planners.llm import PLANNER as LLM
 from research.planners.llm import PlannerOptions
 from research.planners.memory import read_papers
 from research.planners.rules import RulesPlanner, require_plannable
@@ -258,19 +257,13 @@ def make_mirror(
 
 
 def reopen_planner(home: Home, log: EventLog, state: StudyState, caps: Mapping[str, float] = {}) -> Planner:
-    """Return the planner of a study that can go on here, under `caps` in place of its own.
-
-    Raises NotReady or what its backend or planner lacks, BadInput for caps that are not larger.
-    """
+    """Return the planner of a study that can go on here, with `caps`; raise NotReady or what its backend or planner
+    lacks, BadInput for caps that are not larger than its own."""
     options = state.settings.get(PLANNER_OPTIONS, {})
     for name, most in caps.items():
-        flag = f"--{name.replace('_', '-')}"
-        if state.planner["name"] != LLM:
-            raise BadInput(
-                f"expected {flag} of a planner that asks a model; found {state.planner['name']}; leave it out"
-            )
-        if (before := options.get(name)) is not None and most <= before:
-            raise BadInput(f"expected {flag} above the {before:,} that study {state.id} has; found {most:,}; raise it")
+        if (before := options.get(name)) is None or most <= before:
+            cap = f"a larger cap than study {state.id} has ({'none' if before is None else f'{before:,}'})"
+            raise BadInput(f"expected of --{name.replace('_', '-')} {cap}; found {most:,}; raise it, or leave it out")
     require_here(home, log, state)
     if not is_complete(state):
         require_backend(backend_of(state))

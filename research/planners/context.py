@@ -292,11 +292,8 @@ class PlannerContext(Briefing):
         entries = kinds().values()
         metrics = {flag_syntax(kind): f"{kind.title}; smallest effect {kind.effect:g} of its range" for kind in entries}
         job = {spec.name: spec.default for spec in self.fields}
-        own = {
-            slot.name: slot.built_in if does_as_written(slot.name, job) else f"that of the algorithm {job['algorithm']}"
-            for slot in SLOTS.values()
-            if self.code_allowed or slot.names
-        }
+        own = {slot.name: slot.built_in for slot in SLOTS.values() if self.code_allowed or slot.names}
+        own |= {name: f"{job['algorithm']}'s own" for name in own if not does_as_written(name, job)}
         code = f"may not be proposed any more: {NO_CODE_NOW}" if self.plays_seen else {"built_in": own}
         if self.known:
             setup |= {"effects_found_here": list_effects(self.known, _EFFECTS_SHOWN)}

@@ -214,7 +214,7 @@ def to_completion(body: str) -> str:
     cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
     tokens = {"prompt_tokens": usage.input_tokens + cached, "completion_tokens": usage.output_tokens}
     choice = {"message": message, "finish_reason": _ENDS.get(str(reply.stop_reason), "stop")}
-    return json.dumps({"choices": [choice], "usage": tokens})
+    return json.dumps({"model": str(reply.model), "choices": [choice], "usage": tokens})
 
 
 _MADE_BY = {"openai": "OpenAI's", "anthropic": "Anthropic's"}

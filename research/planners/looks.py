@@ -310,12 +310,14 @@ class TasksRequest(_ArmsRequest):
         }
 
 
-def _group(parts: Iterable[Mapping[str, Any]], name: Callable[[str], str] = lambda task: task) -> dict[str, list[bool]]:
-    """Return whether plays were solved, by what `name` makes of their tasks."""
-    solved: dict[str, list[bool]] = {}
+def _group(
+    parts: Iterable[Mapping[str, Any]], name: Callable[[str], str] = lambda task: task, read: str = "success"
+) -> dict[str, list[float]]:
+    """Return whether plays were solved (1 or 0), or their reward, by what `name` makes of their tasks."""
+    values: dict[str, list[float]] = {}
     for play in (play for part in parts for play in part["episodes"]):
-        solved.setdefault(name(play["task_id"]), []).append(bool(play["success"]))
-    return solved
+        values.setdefault(name(play["task_id"]), []).append(float(play[read]))
+    return values
 
 
 def _count_rewards(parts: Iterable[Mapping[str, Any]]) -> dict[float, int]:
@@ -324,20 +326,15 @@ def _count_rewards(parts: Iterable[Mapping[str, Any]]) -> dict[float, int]:
 
 
 def _count_groups(parts: Iterable[Mapping[str, Any]]) -> dict[float, list[int]]:
-    counts: dict[float, list[int]] = {}
-    for part in parts:
-        groups: dict[str, list[float]] = {}
-        for play in part["episodes"]:
-            groups.setdefault(play["task_id"], []).append(float(play["reward"]))
-        for rewards in (rewards for rewards in groups.values() if len(rewards) > 1):
-            of = counts.setdefault(round(fmean(rewards), 1), [0, 0])
-            of[:] = of[0] + 1, of[1] + (len(set(rewards)) == 1)
-    return dict(sorted(sorted(counts.items(), key=lambda entry: -entry[1][0])[:_MOST_REWARDS]))
+    groups = [rewards for part in parts for rewards in _group([part], read="reward").values() if len(rewards) > 1]
+    means = [round(fmean(rewards), 1) for rewards in groups]
+    constant = Counter(mean for mean, rewards in zip(means, groups, strict=True) if len({*rewards}) == 1)
+    return {mean: [count, constant[mean]] for mean, count in sorted(Counter(means).most_common(_MOST_REWARDS))}
 
 
 def _estimate_pass(parts: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """Return pass@k without bias (Chen et al. 2021, 2107.03374), of each policy by itself, and the tasks behind it."""
-    tasks = [(len(plays), sum(plays)) for part in parts for plays in _group([part]).values()]
+    tasks = [(len(plays), round(sum(plays))) for part in parts for plays in _group([part]).values()]
     shown: dict[str, list[float]] = {}
     for k in (1, 2, 4, 8, 16):
         if often := [(n, right) for n, right in tasks if n >= k]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Final, Literal
 
 from studies.log.entries import (
@@ -291,8 +292,7 @@ class StudyState(RoundState):
     @property
     def answered_by(self) -> tuple[str, ...]:
         """What the planner's endpoint called the models that answered, a name again only after another one."""
-        names = [name for act in self.planner_acts for name in act.models]
-        return tuple(name for at, name in enumerate(names) if at == 0 or names[at - 1] != name)
+        return tuple(name for name, _ in groupby(name for act in self.planner_acts for name in act.models))
 
     @property
     def seeds_used(self) -> frozenset[int]:

@@ -175,12 +175,16 @@ class TrainingArea(MetricKind):
         return {**before_and_after(metric, run), metric.key: Value(area, round(at[-1]))}
 
 
-class _TimeTo(MetricKind):
-    """Time of training until the centred mean of three evaluations reaches a threshold."""
+class EpisodesTo(MetricKind):
+    """Training episodes until the centred mean of three evaluations reaches a threshold."""
 
+    name = "episodes"
+    title = "training episodes until hidden success reaches a threshold"
+    words: ClassVar[tuple[str, ...]] = ("faster", "sample-efficient", "fewest episodes", "fewer episodes")
+    unit = "episodes"
     takes = frozenset({"threshold"})
     reads_collapses = True
-    by: ClassVar[str]
+    by: ClassVar[str] = BY_EPISODES
     """Which metric of the steps its time is the sum of."""
 
     def horizon(self, asked: Asked) -> float:
@@ -208,18 +212,8 @@ class _TimeTo(MetricKind):
         return {**before_and_after(metric, run), metric.key + REACHED: reached, metric.key: Value(time, run.plays)}
 
 
-class EpisodesTo(_TimeTo):
-    """Training episodes to a threshold."""
-
-    name = "episodes"
-    title = "training episodes until hidden success reaches a threshold"
-    words = ("faster", "sample-efficient", "fewest episodes", "fewer episodes")
-    unit = "episodes"
-    by = BY_EPISODES
-
-
-class SecondsTo(_TimeTo):
-    """Seconds of training to a threshold, the harness's evaluations left out."""
+class SecondsTo(EpisodesTo):
+    """The same in seconds of training, the harness's evaluations left out."""
 
     name = "seconds"
     title = "seconds of training until hidden success reaches a threshold"
@@ -233,20 +227,21 @@ class SecondsTo(_TimeTo):
         return asked.horizon_s
 
 
-class _SuccessAt(MetricKind):
-    """Success where so much of what trainings spend is spent, so that arms are compared at equal amounts of it and not
-    at equal steps. A training that ended before has no value; one that a rule of the watchdog ended stays as it was."""
+class SuccessAtTokens(MetricKind):
+    """Hidden success where so many trained tokens are spent: arms are compared at equal amounts, not at equal steps. A
+    training that ended before has no value; one that a rule of the watchdog ended stays as it was."""
 
+    name = "success-at-tokens"
+    title = "hidden success once training has spent so many tokens: arms at equal tokens, not steps"
     takes = frozenset({"of"})
-    by: ClassVar[str]
-
-    @abstractmethod
-    def most(self, asked: Asked) -> float:
-        """Return what no training of the job spends more than."""
+    form = "TOKENS"
+    by: ClassVar[str] = BY_TOKENS
 
     def define(self, asked: Asked) -> Metric:
-        spent, most = MATCHED[self.name], self.most(asked)
-        if not re.fullmatch(r"[1-9]\d{0,11}", asked.of) or int(asked.of) > most:
+        spent, most = MATCHED[self.name], asked.horizon_s or math.inf  # what no training spends more than
+        if self.by == BY_TOKENS:
+            most = asked.horizon * (asked.tokens or math.inf)
+        if not re.fullmatch(r"[1-9]\d{0,11}", asked.of, re.ASCII) or int(asked.of) > most:
             bound = f", at most {most:,.0f}" if most < math.inf else ""
             raise Refused(
                 f"expected a whole number of {spent} that every training comes to{bound}; found {asked.of or 'none'}; "
@@ -272,28 +267,13 @@ class _SuccessAt(MetricKind):
         return {**before_and_after(metric, run), metric.key: Value(curve.height(at), run.plays)}
 
 
-class SuccessAtTokens(_SuccessAt):
-    """Hidden success at so many trained tokens."""
-
-    name = "success-at-tokens"
-    title = "hidden success once training has spent so many tokens: arms at equal tokens, not steps"
-    form = "TOKENS"
-    by = BY_TOKENS
-
-    def most(self, asked: Asked) -> float:
-        return math.inf if asked.tokens is None else float(asked.horizon * asked.tokens)
-
-
-class SuccessAtSeconds(_SuccessAt):
-    """Hidden success after so many seconds of training, the harness's evaluations left out."""
+class SuccessAtSeconds(SuccessAtTokens):
+    """The same after so many seconds of training, the harness's evaluations left out."""
 
     name = "success-at-seconds"
     title = "hidden success after so many seconds of training: arms at equal seconds, not steps"
     form = "SECONDS"
     by = BY_SECONDS
-
-    def most(self, asked: Asked) -> float:
-        return math.inf if asked.horizon_s is None else asked.horizon_s
 
 
 class TokensPerTask(OfPlays):

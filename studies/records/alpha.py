@@ -58,7 +58,6 @@ class Exploration(EvolvingRecord):
 
     @property
     def runs_told(self) -> str:
-        """How many runs each arm has, in words."""
         return f"{len(self.seeds)} runs each" if self.more_seeds else "one run each"
 
 

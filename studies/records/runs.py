@@ -285,10 +285,8 @@ def screen_metric(metric: Metric) -> Metric:
             knobs=metric.knobs,
         )  # fmt: skip
     if metric.kind in MATCHED:  # which short runs may never come to
-        return Metric(
-            key="search/success", split="search", episodes=metric.episodes, knobs=metric.knobs,
-            meaning=f"share of {metric.episodes} search episodes that are solved after the last step",
-        )  # fmt: skip
+        meaning = f"share of {metric.episodes} hidden episodes that are solved after the last step"
+        metric = Metric(meaning=meaning, episodes=metric.episodes, knobs=metric.knobs)
     key, meaning = (text.replace("hidden", "search") for text in (metric.key, metric.meaning))
     return metric.model_copy(update={"key": key, "meaning": meaning, "split": "search", "also_own": False})
 

@@ -46,7 +46,9 @@ def sentences(
         where = "" if environment is None else f", in {environment}"
         if where and "hidden" in outcome_name(claim.variable, metric):
             where += " on the hidden tasks played"
-        more = _describe_joint_fields(claim) + _describe_mediators(claim)
+        more = _describe_joint_fields(claim)
+        moves = ", ".join(f"{mediator.metric} {_MOVES[mediator.direction]}" for mediator in claim.mediators)
+        more += f" Then, where a difference is shown, in this order: whether {moves} with it." if moves else ""
         found.append(_describe_test(claim, where, least, metric, sized) + more)
     return tuple(found)
 
@@ -81,11 +83,6 @@ def _describe_joint_fields(claim: Hypothesis) -> str:
         return ""
     *others, last = claim.varied
     return f" They differ together: the difference cannot be laid to {', '.join(others)} or {last} alone."
-
-
-def _describe_mediators(claim: Hypothesis) -> str:
-    moves = [f"{mediator.metric} {_MOVES[mediator.direction]}" for mediator in claim.mediators]
-    return f" Then, where a difference is shown, in this order: whether {', '.join(moves)} with it." if moves else ""
 
 
 def effect_of(claim: Hypothesis) -> str:

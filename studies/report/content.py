@@ -329,9 +329,7 @@ def _design_section(state: StudyState, prefix: str) -> Block | None:
 def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block | None:
     """Return one exploration: what it is, its runs, and what its planner wanted to see."""
     plan, rows = entry.plan, list[Row]()
-    runs = {
-        (run.spec.arm, run.spec.seed): run for run in state.runs_in("explore") if run.spec.design_hash == plan.hash()
-    }
+    runs = {(run.spec.arm, run.spec.seed): run for run in state.runs_in("explore")}
     for arm, seed in product(plan.arms, plan.seeds):
         value, before, took, name = "not begun", NONE, NONE, Cell(NONE)
         if (run := runs.get((arm.name, seed))) is not None:

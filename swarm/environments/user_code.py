@@ -302,8 +302,7 @@ class TaskWeights:
     def __init__(self, place: str, tasks: Sequence[Task], seed: int) -> None:
         self._function = load(place, "task_weights", takes=SLOTS["task_weights"])
         self._tasks, self._rng, self._due = tasks, random.Random(seed), [0.0] * len(tasks)
-        self._places = [self._rng.random() for _ in tasks]
-        """Which of those that are due alike comes first: below one play, and drawn anew after each."""
+        self._places = [self._rng.random() for _ in tasks]  # of those that are due alike
 
     async def __call__(self, results: Sequence[EpisodeResult]) -> Task:
         seen: dict[str, list[float]] = {task.id: [] for task in self._tasks}

@@ -58,6 +58,7 @@ def test_a_turn_with_a_look_is_asked_in_the_form_of_messages_and_replayed_from_i
     assert endpoint.paths == ["/v1/messages"] * 2
     assert (turn.action.action, turn.note, turn.rejected, first["max_tokens"]) == ("propose", "", (), 5000)
     assert (turn.prompt_tokens, turn.completion_tokens, set(turn.spent)) == (30, 14, {"tools", "propose"})
+    assert turn.models == ("fake",)
     assert (first["output_config"]["effort"], first["output_config"]["format"]["type"]) == ("high", "json_schema")
     assert [tool["name"] for tool in first["tools"]] == ["runs", "episodes"]
     asked, called, shown = endpoint.requests[1]["messages"]

@@ -241,7 +241,7 @@ def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: Make
     assert "built_in" in request["messages"][1]["content"]
 
 
-@pytest.mark.parametrize(("algorithm", "shown"), [("grpo", "stdev"), ("rloo", "that of the algorithm rloo")])
+@pytest.mark.parametrize(("algorithm", "shown"), [("grpo", "stdev"), ("rloo", "rloo's own")])
 def test_the_advantage_that_is_there_anyway_is_that_of_the_jobs_algorithm(
     algorithm: str, shown: str, digest: MakeDigest
 ) -> None:

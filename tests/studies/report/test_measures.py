@@ -152,7 +152,9 @@ class Telling(MeasuredStudy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "of"), [("tokens", ""), ("fact", "turns"), ("transfer", "arith")])
+@pytest.mark.parametrize(
+    ("kind", "of"), [("tokens", ""), ("fact", "turns"), ("transfer", "arith"), ("success-at-seconds", "40")]
+)
 def test_what_plays_cost_or_say_and_what_is_solved_elsewhere_are_judged_told_and_verified(
     tmp_path: Path, kind: str, of: str
 ) -> None:
