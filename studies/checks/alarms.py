@@ -1,14 +1,12 @@
 """The watchdog: alarms on a training's metrics, by rules whose limits the design locks.
 
 Pure functions of history rows, `{"step": n, "metrics": {...}}`, with verl's names. They run in the attempt, where an
-alarm may stop the training, and again when the run is collected, over its whole snapshot: only that is believed. A
-design without a watchdog has no alarms.
+alarm may stop the training, and again when the run is collected, over its whole snapshot: only that is believed.
 
 - abort (`kl_blow_up`, `gradient_blow_up`): training stops, the policy reached is evaluated, and the run counts.
 - worst (`training_nan`): nothing is left to measure; the run counts with the metric's worst value.
 - exclude (`server_silent`): says nothing of training; the run is left out.
-- note (all others): stands in the report alone. A policy that grows sure or long-winded may just have learned, and
-  ending it there would bias its arm; errors of a judge that differ between arms are the confound linter's.
+- note (all others): stands in the report alone: ending the training there would bias its arm.
 """
 
 from __future__ import annotations

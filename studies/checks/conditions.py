@@ -1,13 +1,9 @@
 """Conditions of runs: the fields in which jobs differ, facts of stored runs, and their files, held to their hashes.
 
-One rule compares arms and runs, before the lock and after the runs. A job is JSON; a nested field is named by its path
-(`model.seed`), one that a job does not have counts as null, and a number is the same however it is written (16 and
-16.0). When a run is evaluated during training follows from its metric and changes no step, so that it is no difference.
-A reward, which is no field of a job, is compared under the name `reward` where a caller lays it beside the fields.
-
-What the two stored files of a run say about its conditions is recorded by whoever collects it with these functions, and
-computed again by whoever verifies a study. What only the harness saw while the run went (hardware, neighbours, the
-weights it began with) is not in the files.
+One rule compares arms and runs, before the lock and after the runs. A nested field is named by its path (`model.seed`),
+one that a job does not have counts as null, and a number is the same however it is written (16 and 16.0). When a run is
+evaluated during training changes no step, so that it is no difference. What the files of a run say of its conditions is
+recorded by whoever collects it with these functions, and computed again by whoever verifies a study.
 """
 
 from __future__ import annotations

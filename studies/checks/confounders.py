@@ -1,12 +1,10 @@
 """The confound linter: whether two arms' runs differ only in what the hypothesis declares.
 
-It reads `Conditions` that the harness gathered while runs went. A finding that `blocks` makes the verdict invalid
-unless an amendment accepts its code; any other is a threat, told in the report. What is unknown (None) is compared with
-nothing.
+A finding that `blocks` makes the verdict invalid unless an amendment accepts its code; any other is a threat, told in
+the report. What is unknown (None) is compared with nothing.
 - What a run was given and how it was measured must be equal in all runs. A difference that the declared variable brings
   about (optimiser steps by `epochs`) is told as a threat: the claim may be one about the amount of training.
-- Tokens and seconds are partly effects: means may differ by `TOKENS_TOLD` and `WALL_TOLD`. Seconds block only where
-  time is the budget or the metric.
+- Tokens and seconds are partly effects: seconds block only where time is the budget or the metric.
 - Images, hardware and neighbours only count by how unlike their spread over the arms is.
 """
 
@@ -179,8 +177,8 @@ def _check_same(pair: _Pair, rule: _SameRule) -> Violation | None:
 
 
 def _check_beginnings(pair: _Pair) -> Iterator[Violation]:
-    """Find runs that were evaluated on other tasks than their seeds draw, and arms that were unlike before training. Of
-    compared models, which begin as they are, both beginnings are told; arms that share an evaluation begin alike."""
+    """Find evaluations on other tasks than seeds draw, and arms unlike before training; of compared models both are
+    told."""
     strays = [
         sum(None not in (run.evaluation_tasks, run.drawn_tasks) and run.evaluation_tasks != run.drawn_tasks
             for run in arm.values())
@@ -230,8 +228,7 @@ def _check_training(pair: _Pair) -> Iterator[Violation]:
 
 
 def _check_errors(pair: _Pair) -> Iterator[Violation]:
-    """Find tasks that were seen in training, episodes without a reward, and runs that a locked rule ended early. As
-    many episodes in both arms are a threat, more in one a confound; runs that were ended count as they are."""
+    """Find tasks that were seen in training, episodes without a reward, and runs that a locked rule ended early."""
     left, right = (sum(arm.values()) for arm in pair.known_values("overlap"))
     if left or right:
         tasks = pair.describe(f"{left} tasks", f"{right}")
@@ -249,7 +246,7 @@ def _check_errors(pair: _Pair) -> Iterator[Violation]:
 
 
 def _check_spread(pair: _Pair, field: str, noun: str) -> Violation | None:
-    """Find places over which the arms are spread unlike: by total variation, 0 for alike, 1 for nothing in common."""
+    """Find places over which the arms are spread unlike, by total variation."""
     left, right = pair.known_values(field)
     if not left or not right:
         return None

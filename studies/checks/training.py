@@ -1,15 +1,10 @@
 """Checks of trainings: collapse, learning signal, zero learning rate, losses of an arm.
 
-Collapse compares a run with itself by the locked rule, blind to its arm and all other runs; runs that collapsed are
-left out of a mean, which is then one of survivors. Either is enough: it ended below its beginning by more than so many
-standard errors of the two evaluations; or its training success ended more than `lost` of its own gain, and as many
-errors, below its peak. A training that stays where it began, by the errors of both, never started and is not collapsed.
-A fall within the last steps that stays above the beginning is not seen. The error of an evaluation is sqrt(1/4 / n);
-that of a mean over steps is the larger of this and von Neumann's successive differences (1941, Ann. Math. Stat. 12),
-which no trend disturbs.
-
-`PLUMBING_ARM` trains with a learning rate of 0: weights must stay bit-equal, and engine and learner must agree within
-what the backend states. Runs that the study cut short itself are no loss of an arm.
+Collapse compares a run with itself by the locked rule, blind to its arm and all other runs. Either is enough: it ended
+below its beginning by more than so many standard errors of the two evaluations; or its training success ended more than
+`lost` of its own gain, and as many errors, below its peak. A training that stays where it began never started and is
+not collapsed. The error of an evaluation is sqrt(1/4 / n); that of a mean over steps is the larger of this and von
+Neumann's successive differences (1941, Ann. Math. Stat. 12), which no trend disturbs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """How events on claims apply: locked, amended, screened, judged, approved.
 
-One question is open at most. It stays open until it is answered, until another one takes its place or the study is
-concluded, over stops, pauses and resumptions; an answer names the digest of the question that it is to. A denial stops
-the study. An amendment and a veto may come from any process at any moment, also when nothing can follow from them any
-more; then the log holds them and nothing changes.
+One question is open at most, until it is answered, another one takes its place or the study is concluded. An amendment
+and a veto may come from any process at any moment, also when nothing can follow from them any more; then the log holds
+them and nothing changes.
 """
 
 from __future__ import annotations

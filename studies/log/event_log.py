@@ -1,13 +1,10 @@
 """The log of a study: an append-only, hash-chained SQL table; and the lock as a file.
 
 An appended event is on disk when `append` returns (SQLite: WAL with synchronous=FULL). `read` returns what was
-appended, in order, or raises LogCorrupt naming the first event that is not: changed, swapped or removed events break
-the chain (`studies.log.event`). An event is written directly after the one it was composed after, or not at all
-(HeadMoved), as (study, seq) is the primary key. A chain cannot show events missing at its *end*, nor a log rewritten
-whole: for that reports print the head hash.
-
-`design.lock` (`design-2.lock`, ..., each naming the hash before) is the canonical JSON of the locked design;
-`sha256sum` of it is the hash in log, runs and report.
+appended, in order, or raises LogCorrupt naming the first event that is not (`studies.log.event`). An event is written
+directly after the one it was composed after, or not at all (HeadMoved). A chain cannot show events missing at its
+*end*, nor a log rewritten whole: for that reports print the head hash. `design.lock` (`design-2.lock`, ..., each naming
+the hash before) is the canonical JSON of the locked design; `sha256sum` of it is the hash in log, runs and report.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """StudyState: everything known about a study, made of its events by `studies.log.fold.fold`.
 
-`fold` alone changes a state, and each time a fresh copy: what somebody holds stays as it is. The values of its fields
-are replaced, never changed in place, so that a copy shares them (`planner_acts` and `notes` grow in place, and `fold`
-has its own). A new fact is a field, and a rule that sets it. It opens no file: that one still is what was collected is
-for the report to check.
+`fold` alone changes a state, and each time a fresh copy. The values of its fields are replaced, never changed in place,
+so that a copy shares them (`planner_acts` and `notes` grow in place, and `fold` has its own).
 """
 
 from __future__ import annotations

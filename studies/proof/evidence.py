@@ -1,10 +1,8 @@
-"""Files of runs against the log.
+"""Files of runs against the log: measurements, counts and conditions are computed again from snapshot and evaluation.
 
-Each collected run has a snapshot (training, as the tracker logged it) and an evaluation (each hidden episode's
-outcome). Measurements, counts and what the files hold of the run's conditions are computed again. What was not recorded
-claims nothing, but for a run's curve where a rule of collapse is locked: without it a collapsed run would count.
-Alarms and kinds of tasks need code that this room does not import: of kinds the sums are checked, of alarms nothing
-but whether a run that they are said to have ended is short of steps.
+What was not recorded claims nothing, but for a run's curve where a rule of collapse is locked: without it a collapsed
+run would count. Alarms and kinds of tasks need code that this room does not import: of kinds the sums are checked, of
+alarms whether a run that they are said to have ended is short of steps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A study as a folder that verifies elsewhere: log, lock, runs' files and report.
 
-What is in it is what `verify` reads, byte for byte: nothing is left out of an event, for the chain of hashes would
-break. Planning turns, attempts' own folders and the installation's secrets stay where they are. The folder is there
-whole or not at all.
+What is in it is what `verify` reads, byte for byte. Planning turns, attempts' own folders and the installation's
+secrets stay where they are. The folder is there whole or not at all.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""Verification: whether a study is what it says, computed again from log and files.
+"""Verification: whether a study is what it says, computed again from log and files. Nothing is written.
 
-Nothing is written. The fold (`studies.log.fold`) refuses events that cannot follow (a design unlike its hash, a run
-that the lock does not lead to, an unlocked seed, a run id that is not its spec's hash); what it takes on faith is
-computed again here: verdicts from runs, a design's size from its pilot's, ledger levels from verdicts, and that the
-looks of a round together spend its level.
-
-A report that these very sources made is built again and compared word by word; one of another version is held to its
-hashes and its head, and numbers in it that today's would not hold are told. Who recomputes log, files and report, or
-cuts the log's tail off, is caught only by a head hash kept elsewhere. What is taken on faith: `docs/proof.md`.
+The fold (`studies.log.fold`) refuses events that cannot follow; what it takes on faith is computed again here: verdicts
+from runs, a design's size from its pilot's, ledger levels from verdicts. A report that these very sources made is built
+again and compared word by word; one of another version is held to its hashes and its head. Who recomputes log, files
+and report, or cuts the log's tail off, is caught only by a head hash kept elsewhere (`docs/proof.md`).
 """
 
 from __future__ import annotations
@@ -290,8 +286,8 @@ def verify(
     study: str, rows: Rows, folder: Path, *, head: str | None = None, known: Sequence[Discrepancy] = ()
 ) -> Proof:
     """Verify a study by its stored events and the folder that holds its files. `head` is a head hash that was kept
-    elsewhere, or its beginning; `known` are drifts that reading the rows showed. Every drift is found in one go, as far
-    as the log can be read; nothing is raised for what is stored wrongly."""
+    elsewhere, or its beginning; `known` are drifts that reading the rows showed. Nothing is raised for what is stored
+    wrongly."""
     findings = Findings(list(known))
     events = events_of(study, rows, findings)
     if head is not None:

@@ -2,10 +2,7 @@
 
 Codes are fixed before data. A run with an excluded code, which the lock names, is left out and counted; one with a
 worst code counts with the metric's worst value. A code in neither class makes a verdict invalid, as there is no honest
-value for the run. A new way to fail needs a new code here.
-
-Specs are pure functions of a lock: the loop plans with them and the fold checks with them, so that a run its lock does
-not lead to is found. A run of the confirmation is `phase="confirm"`; A/A and screening runs feed no claim.
+value for the run. Specs are pure functions of a lock: the loop plans with them and the fold checks with them.
 """
 
 from __future__ import annotations

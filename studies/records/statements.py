@@ -1,8 +1,7 @@
-"""Claims as sentences code writes.
+"""Claims as sentences code writes, and the design as its screen and its pilot leave it.
 
-After a screen a claim says that a kept candidate beats the control. The planner said beforehand what it expects of the
-best one (`Screen.prediction`); every kept candidate may turn out to be that, so all claims carry it. A candidate whose
-job is the control's is no claim and is left out.
+After a screen a claim says that a kept candidate beats the control, with what the planner expects of the best one
+(`Screen.prediction`). A candidate whose job is the control's is no claim and is left out.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""Verdict, PlannerMessage, ApprovalRequest.
-
-A planner's words on a study: quotations that tell who said them, and what in them no fact bears out.
-
-Nothing follows from them. What a study found is in its verdicts, and why it ended is told by code. What in them is not
-so is found by `studies.report.prose`.
-"""
+"""Verdicts, questions for approval, and a planner's words: quotations, of which nothing follows."""
 
 from __future__ import annotations
 

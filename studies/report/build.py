@@ -1,8 +1,7 @@
 """The shell of a report: reads files, draws figures, renders templates, writes the result.
 
-The same state, files and maker (our sources and the figures' library) give the same bytes; another maker may word a
-report otherwise. A report is written beside its final name and moved there whole. A page that somebody changed since it
-was written is kept beside the new one.
+The same state, files and maker (our sources and the figures' library) give the same bytes. A page that somebody changed
+since it was written is kept beside the new one.
 """
 
 from __future__ import annotations
@@ -119,8 +118,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _back_up_edited(payload: Mapping[str, Any] | None, hashes: Mapping[str, str], folder: Path) -> Iterator[str]:
-    """Copy pages aside that are neither as `report.built` says nor as in `hashes`, and say so. A copy is there already
-    where a disk was full the time before."""
+    """Copy pages aside that are neither as `report.built` says nor as in `hashes`, and say so."""
     known = file_hashes(payload)
     for path in (folder / name for name in PAGES):
         data = path.read_bytes() if path.exists() else None

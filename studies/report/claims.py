@@ -1,8 +1,7 @@
 """What a report says of claims: predictions, deviations, rewards, quoted plays.
 
-Verdicts are repeated here, never formed. Source code of rewards is shown as locked and nowhere run; each reward has a
-scale of its own, so training rewards are only put beside the hidden success of the same runs. Words in quoted plays are
-a model's: they are escaped, and nothing is computed from them.
+Verdicts are repeated here, never formed. Each reward has a scale of its own, so training rewards are only put beside
+the hidden success of the same runs.
 """
 
 from __future__ import annotations

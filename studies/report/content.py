@@ -1,8 +1,7 @@
-"""Everything a report says, as blocks in the order in which they are read, computed from state and evidence.
+"""Everything a report says, as blocks in the order in which they are read: a pure function of state and evidence.
 
-A pure function: no file is opened, no time is read; templates only lay it out. It makes a report from any state,
-however early or broken off, and refuses (ReportError) only a verdict that does not follow from its round's runs. A
-study of one round is a campaign of one: of several, each stands in a section of its own, below what all came to.
+It makes a report from any state, however early or broken off, and refuses (ReportError) only a verdict that does not
+follow from its round's runs. Of several rounds each stands in a section of its own, below what all came to.
 """
 
 from __future__ import annotations

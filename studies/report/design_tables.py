@@ -1,8 +1,5 @@
-"""Tables of a design in a report: protocol and stages.
-
-What was fixed before data is read off the design alone. Of the stages beside the confirmation everything launched is
-shown; only a confirmation and a replication feed claims, and the tables say so.
-"""
+"""Tables of a design in a report: protocol and stages. Everything launched is shown, whether it feeds a claim or
+not."""
 
 from __future__ import annotations
 

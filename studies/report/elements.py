@@ -1,8 +1,7 @@
 """What a report is made of: blocks, tables and cells, and the values of an arm as text.
 
 Blocks hold text only, the same for Markdown and HTML: a template decides how they look and escapes them. A rate of runs
-is told as a count with exact limits, and of a time that more than half of an arm never reached there is no mean: it
-would be told by where times are cut.
+is told as a count; of a time that more than half of an arm never reached there is no mean.
 """
 
 from __future__ import annotations

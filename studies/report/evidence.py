@@ -1,11 +1,8 @@
 """The files behind a report, held to their hashes.
 
-They also give each kind of metric that nobody asked for, with the usual parameters: no lock names them, and no claim
-rests on them. What needs a name besides (a fact, another environment) is left to whoever asks for it.
-
-`gather` opens the snapshot and the evaluation of every collected run, refuses (ReportError) a file whose sha256 is
-not the one in the event log, and computes every hidden measurement again from the episodes. What it returns holds
-curves and counts only: a report takes its figures from here and its verdicts from the state.
+`gather` refuses (ReportError) a file of a collected run whose sha256 is not the one in the event log, and computes
+every hidden measurement again. It also gives each kind of metric that nobody asked for, with the usual parameters: no
+claim rests on them. A report takes its figures from here and its verdicts from the state.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """The figures of a report: one SVG with a viewBox each, by matplotlib, which a page scales to its width.
 
-Every run is visible; means and intervals lie on top. Nothing is smoothed. No text lies inside a strip, so no line
-crosses one; names are wrapped, never cut. The name of a figure keeps those of several rounds apart.
-
-Page and figures have one set of colours, in light and dark. Figures are drawn in placeholder colours that become CSS
-variables with a light fallback, so that one SVG is legible on a light page, on a dark one and on paper. Output is
-deterministic: no dates, fixed ids.
+Every run is visible; means and intervals lie on top. Nothing is smoothed; names are wrapped, never cut. Figures are
+drawn in placeholder colours that become CSS variables with a light fallback, so that one SVG is legible on a light
+page, on a dark one and on paper. Output is deterministic: no dates, fixed ids.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What in a planner's prose no verdict, lock or mean bears out.
-
-Its reasons, notes and fears are quoted, and what in them is not so is told behind them. This reads words, not meanings:
-what it passes is still the planner's voice, of which nothing follows.
-"""
+"""What in a planner's prose no verdict, lock or mean bears out. This reads words, not meanings."""
 
 from __future__ import annotations
 

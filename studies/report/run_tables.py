@@ -1,8 +1,4 @@
-"""Every arm, run, decision and second, and where runs were isolated.
-
-Tables on a study count all of its rounds. Of attempts whose sandbox the log does not tell, nothing is said of where
-they ran.
-"""
+"""Every arm, run, decision and second of all rounds, and where runs were isolated."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The first lines of a report: asked, tested, known, whether the topic is answered, in practice, ending.
 
-Every sentence is written by code from the states of a study's rounds; what was decided is quoted. Nothing is said to be
-known that no locked test came to, and no recipe that the last confirmation of a comparison did not show. Whether files
-still are what was collected comes in as `lock_error`.
+Every sentence is written by code from the states of a study's rounds; what was decided is quoted.
 """
 
 from __future__ import annotations

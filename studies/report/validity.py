@@ -1,9 +1,7 @@
 """Checks and threats to validity, and other measures of the same runs.
 
 Each rule looks at the state and the evidence and says nothing when it does not apply. `passed` is a check that held,
-`failed` one that did not, `threat` something that weakens the conclusion, `note` something to know. Of other measures,
-on which no claim rests, a surprise is one whose interval leaves zero out where the verdict found nothing, or that
-points the other way than the verdict.
+`failed` one that did not, `threat` something that weakens the conclusion, `note` something to know.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """How a report says things: numbers, durations, and verdicts in words bound to the rules.
 
-The ladder of a verdict's words is fixed here: *supported* or *refuted* with its side (*higher*, *higher by the
-margin*), *equivalent*, *inconclusive* ("no evidence of", never "no effect"), *invalid*. Nothing is rounded into
-significance: differences keep three decimals and their sign.
+Nothing is rounded into significance: differences keep three decimals and their sign; *inconclusive* is "no evidence
+of", never "no effect".
 """
 
 from __future__ import annotations
@@ -242,8 +241,8 @@ def _ends(interval: DecidingInterval | None, unit: str) -> str:
 
 
 def describe_trainings(verdict: Verdict, metric: Metric) -> str:
-    """Return of which trainings a verdict speaks; of a time, the share of runs whose value is not where it is cut.
-    Empty where no rule says; a cut that no run met says nothing."""
+    """Return of which trainings a verdict speaks; of a time, the share of runs below its cut. Empty where no rule
+    says."""
     if verdict.estimate is None:
         return ""
     missed, reached = any(rate.count < rate.of for rate in verdict.reached), ""

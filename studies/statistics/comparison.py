@@ -1,16 +1,13 @@
 """Comparison of arms: estimates, tests, contrasts, equivalence, multiplicity.
 
-Every function is pure in its numbers and returns None for a quantity that does not exist. The caller says what the
-values are, whether runs are independent and which hypotheses are claims.
+Every function is pure in its numbers and returns None for a quantity that does not exist.
 - Tests: `welch` (Welch 1947; Satterthwaite 1946); `common`, one variance of all arms, replaced by Welch where one of
   the two arms is spread more widely (F, upper 15 %); `paired` by seed (Student), Welch with fewer than two pairs;
   `contrast`, sum c_i m_i with variance sum v_i, v_i = c_i^2 s_i^2 / n_i, and df = (sum v_i)^2 / sum(v_i^2 / (n_i - 1)).
-  `compare` names the test that was made; a switch of test looks at variances only, never at means.
-- `pooled` (one variance, shared with the noise bank) is kept only for the verdicts of older logs: it makes 6 to 15 %
-  false claims.
+  A switch of test looks at variances only, never at means. `pooled` (one variance, shared with the noise bank) is kept
+  for the verdicts of older logs: it makes 6 to 15 % false claims.
 - Multiplicity: Dunnett among the arms of a family, Benjamini-Hochberg 1995 among m families by their smallest corrected
-  p; the R chosen families are judged at R alpha / m (Benjamini & Bogomolov 2014, JRSS B 76; Benjamini & Yekutieli 2005,
-  JASA 100). A claim is made exactly when its interval leaves out zero.
+  p; the R chosen families are judged at R alpha / m (Benjamini & Bogomolov 2014, JRSS B 76).
 - Equivalence: two one-sided tests (Schuirmann 1987) at the look's own level, within the margin fixed before data.
 """
 
@@ -33,9 +30,7 @@ Test = Literal["welch", "common", "paired", "pooled", "contrast"]
 _TOO_WIDE: Final = 0.15
 """Upper share of F beyond which an arm's own variance is used and not the pool's."""
 _POINTS: Final = 1024
-"""Points over the sample variances at which power is averaged: a third of a percent of it."""
-_PRIMES: Final = (2, 3, 5, 7, 11, 13, 17, 19)
-"""Bases of Halton's sequence, one for each arm."""
+"""Points of Halton's sequence over the sample variances at which power is averaged: a third of a percent of it."""
 BANK_CAP: Final = 20
 """Most degrees of freedom that the noise bank counts for."""
 _CONTRADICTS: Final = 0.10
@@ -181,9 +176,8 @@ def welch(control: Sequence[float], treatment: Sequence[float], *, instead: str 
 
 
 def paired_test(control: Runs, treatment: Runs) -> Comparison | None:
-    """Return the comparison of runs that share a seed; Welch's with fewer than two pairs; None where no pair differs.
-    With n pairs it has n - 1 degrees of freedom, so that it pays when the seeds explain much of the spread: a
-    correlation of 0.5 halves the variance of the difference."""
+    """Return the comparison of runs that share a seed; Welch's with fewer than two pairs; None where no pair
+    differs."""
     pairs = differences(control, treatment)
     if len(pairs) < 2:
         why = f"the arms share {len(pairs)} seed{'' if len(pairs) == 1 else 's'}, and pairs need 2"
@@ -232,9 +226,8 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def contrast(arms: Sequence[Sequence[float]], weights: Sequence[float]) -> Comparison | None:
-    """Return the weighted sum of the arms' means with its error; None where no arm of any weight varies. The first arm
-    counts as the control's number of runs, the last one as the treatment's. Raise ValueError for an arm with fewer than
-    two values, or another number of weights than of arms."""
+    """Return the weighted sum of the arms' means with its error; None where no arm of any weight varies. Raise
+    ValueError for an arm with fewer than two values, or another number of weights than of arms."""
     if len(arms) != len(weights):
         raise ValueError(f"expected a weight for each of {len(arms)} arms; found {len(weights)}")
     if (least := min(map(len, arms))) < 2:
@@ -254,27 +247,11 @@ def contrast_limits(weights: tuple[float, ...], seeds: int, level: float) -> Any
     """Return, at each point, what a contrast has to exceed in its true standard errors."""
     free = seeds - 1
     counted = [weight for weight in weights if abs(weight) > 1e-9]
-    parts = np.array([
-        weight * weight * special.chdtri(free, 1 - np.array(_halton(base))) / free
-        for weight, base in zip(counted, _PRIMES, strict=False)
-    ])  # fmt: skip
+    shares = stats.qmc.Halton(len(counted), scramble=False).random(_POINTS + 1)[1:].T  # the first of them is 0
+    parts = np.square(counted)[:, None] * special.chdtri(free, 1 - shares) / free
     total = parts.sum(axis=0)
     df = total**2 / (parts**2 / free).sum(axis=0)
     return special.stdtrit(df, 1 - level / 2) * np.sqrt(total / sum(weight * weight for weight in counted))
-
-
-@lru_cache(maxsize=len(_PRIMES))
-def _halton(base: int) -> tuple[float, ...]:
-    """Return the first points of Halton's sequence (1960, Numerische Mathematik 2:84) in a base."""
-    points = []
-    for rest in range(1, _POINTS + 1):
-        point, share = 0.0, 1.0
-        while rest:
-            share /= base
-            rest, digit = divmod(rest, base)
-            point += share * digit
-        points.append(point)
-    return tuple(points)
 
 
 def two_one_sided(found: Comparison, margin: float, alpha: float) -> Equivalence:

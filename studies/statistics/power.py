@@ -1,16 +1,11 @@
 """What a comparison can see: its power, its smallest effect, the seeds an effect needs.
 
-Promises. Power is the probability that the last look alone makes a claim in the right direction; earlier looks only add
-to it. One claim of the study is taken to be true and the others not, so that its level is the last look's divided by
-the number of families. The noise may be known or estimated: `assured_power` averages over the true noise that an
-estimate with so many degrees of freedom leaves open (an assurance: O'Hagan, Stevens & Campbell 2005). Of a spread whose
-evaluation part is known it leaves open what is not evaluation alone: there more episodes help the less, the larger it
-is, and one that was estimated as none promises nothing.
-
-Exact for Welch's test (equal noise and numbers; over Satterthwaite's degrees of freedom) and for the paired one. The
-test with one variance of all arms gives way to Welch's where an arm is too wide; half of either is within 3 points of
-what the test does (`tests/studies/statistics/test_power.py` holds it to that). Not known are arms with noise of their
-own, runs that are excluded or collapse, and what equivalence takes from an effect near the margin.
+Power is the probability that the last look alone makes a claim in the right direction, with one claim of the study true
+and the others not. Exact for Welch's test (equal noise and numbers) and for the paired one; with one variance of all
+arms within 3 points of what the test does (`tests/studies/statistics/test_power.py`). `assured_power` averages over the
+true noise that an estimate leaves open (O'Hagan, Stevens & Campbell 2005), of which evaluation is a known part. Not
+known are arms with noise of their own, runs that are excluded or collapse, and what equivalence takes from an effect
+near the margin.
 """
 
 from __future__ import annotations
@@ -138,9 +133,8 @@ def seeds_needed(shape: PowerDesign, effect: float, sd: float, *, target_power: 
 
 
 def exaggeration(shape: PowerDesign, sd: float, effect: float) -> float:
-    """Return how many times a true difference `effect` claims of it are measured on average, at noise `sd`. Of claims
-    with its sign at the last look, as if it were the only one: those that an earlier one would have made are among
-    them. Larger than 1, as what is measured too small is not claimed."""
+    """Return how many times a true difference `effect` claims of it, with its sign and at the last look, are measured
+    on average, at noise `sd`. Larger than 1, as what is measured too small is not claimed."""
     weights = shape.weights or (-1.0, 1.0)
     squares = math.fsum(weight * weight for weight in weights)
     alike = squares**2 / math.fsum(weight**4 for weight in weights)  # Satterthwaite's, of arms alike in noise, number

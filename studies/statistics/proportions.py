@@ -1,14 +1,10 @@
 """Rates of few runs: exact tests, intervals, power.
 
 `boschloo` is Boschloo's unconditional test (1970, Statistica Neerlandica 24), two-sided as twice the smaller one-sided
-p: at equal rates it is at most alpha with a probability of at most alpha. `difference` is Newcombe's method 10 (1998,
-Statistics in Medicine 17) on Clopper & Pearson's limits (1934, Biometrika 26): at these sizes it covers 95 % in at
-least 92.5 % of cases, where Wilson's limits cover 84 %. `power_of_rates` and `seeds_for_rates` sum the test's own
-tables. The largest probability over common rates is sought on a fixed grid, so that the same counts give the same
-digits anywhere.
-
-Reports have Wilson's interval (1927, JASA 22). With five runs an arm, 5 % against 40 % is seen in one of fourteen
-studies only.
+p. `difference` is Newcombe's method 10 (1998, Statistics in Medicine 17) on Clopper & Pearson's limits (1934,
+Biometrika 26): at these sizes it covers 95 % in at least 92.5 % of cases, where Wilson's limits cover 84 %.
+`power_of_rates` and `seeds_for_rates` sum the test's own tables. The largest probability over common rates is sought on
+a fixed grid, so that the same counts give the same digits anywhere.
 """
 
 from __future__ import annotations

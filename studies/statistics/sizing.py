@@ -1,12 +1,9 @@
 """When data are looked at, and how many seeds a pilot leads to.
 
 A design whose noise nobody knew makes its first runs and is sized by them (an internal pilot: Wittes & Brittain 1990,
-Stat Med 9:65), blind to what is compared: all runs are taken together, arms not told apart, less what the promised
-effect of one arm would add to their variance (Gould & Shih 1992, Commun Stat 21:2833), and no less than a tenth of the
-whole. Power is averaged over what so few runs leave open of the noise. The verdict's test takes all runs, those of the
-pilot too: sized so, Welch's keeps its level (`benchmarks/` measures it). With the variance within arms it would not:
-where that happens to be small, few runs are added to it, and 6 to 7 % are claimed that are not there, of two arms and
-of five.
+Stat Med 9:65), blind to what is compared: arms are not told apart, less what the promised effect would add to their
+variance (Gould & Shih 1992, Commun Stat 21:2833). The verdict's test takes all runs, those of the pilot too: sized so,
+Welch's keeps its level (`benchmarks/` measures it). With the variance within arms it would not: 6 to 7 % false claims.
 """
 
 from __future__ import annotations
@@ -39,8 +36,8 @@ def plan_analyses(
     """Return up to `most` looks at `seeds` seeds with their levels, from half of them on; up to 5 seeds two are enough.
 
     `level` is that of all looks together, `alike` that of a claim of no difference with a ledger of its own. After a
-    pilot of so many seeds looks begin at a third: a larger effect than was promised makes its spread seem too large,
-    and is seen early.
+    `pilot` looks begin at a third: a larger effect than was promised makes its spread seem too large, and is seen
+    early.
     """
     begin = max(FIRST_ANALYSIS, math.ceil(seeds / 2)) if pilot is None else max(pilot, math.ceil(seeds / 3))
     count = min(most, 2 if seeds <= 5 else most)
@@ -62,9 +59,8 @@ def widest(contrasts: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
 def blinded_variance(
     arms: Sequence[Sequence[float]], effect: float, weights: Sequence[float] = ()
 ) -> tuple[float, int]:
-    """Return the variance between runs of one arm, as far as it is told without comparing arms, and its df. `effect` is
-    what is looked for: the promised one, of one arm or of a contrast with `weights`, or 0 where none is. The df are 0
-    where too few runs, or runs of one arm alone, say nothing."""
+    """Return the variance between runs of one arm, as far as it is told without comparing arms, and its df, 0 where too
+    few runs say nothing. `effect` is what is looked for: of one arm, of a contrast with `weights`, or 0."""
     known = [values for values in arms if values]
     sizes, count = [len(values) for values in known], sum(map(len, known))
     df = count - len(known)
@@ -78,8 +74,7 @@ def blinded_variance(
 
 
 def power_at(design: Design, looks: Sequence[InterimAnalysis], sd: float, df: int, lost: float) -> float:
-    """Return the power at a design's promised effect of the claim that is hardest to make. `lost` is the share of
-    trainings that collapse: those that are left say something."""
+    """Return the power of the claim that is hardest to make; `lost` is the share of trainings that collapse."""
     kept = math.floor(looks[-1].seeds * (1 - lost) + 1e-9)
     if design.promise is None or kept < FIRST_ANALYSIS:
         return 0.0
@@ -91,10 +86,8 @@ def power_at(design: Design, looks: Sequence[InterimAnalysis], sd: float, df: in
 
 def size_design(design: Design, arms: Sequence[Sequence[float]], affordable: int, collapsed: int = 0) -> Sizing:
     """Return the size of a design that has its pilot alone: the seeds that keep its promise, or that are affordable.
-
-    `arms` are the values of the pilot's runs that did not collapse, `collapsed` counts the others. Runs that do not
-    vary need no more of them, and where too few were measured no more would heal it. Raise ValueError without a pilot.
-    """
+    `arms` are the values of the pilot's runs that did not collapse, `collapsed` counts the others. Raise ValueError
+    without a pilot."""
     pilot, promise = design.pilot, design.promise
     if pilot is None or promise is None:
         raise ValueError("expected a design with a pilot and a promise")

@@ -1,9 +1,7 @@
-"""How well predictions came true: Brier scores, coverage and skill.
+"""How well predictions came true: Brier scores, coverage and skill, each beside the number of predictions behind it.
 
-Promises. Every figure stands beside the number of predictions behind it, and a figure over none is None. The constant
-forecaster says the share of supported claims for every one, knowing that share beforehand: a planner with skill above 0
-tells claims apart, and does not only know how often claims come true.
-The caller groups predictions by planner.
+The constant forecaster says the share of supported claims for every one, knowing that share beforehand: a planner with
+skill above 0 tells claims apart, and does not only know how often claims come true.
 """
 
 from __future__ import annotations

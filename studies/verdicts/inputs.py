@@ -1,10 +1,8 @@
 """JudgeInput: the runs a claim rests on (intention to treat), and findings.
 
-Intention to treat: every launched run of an arm is accounted for, whatever became of it.
-
-Promises. A run counts with what was measured; or, where its own training broke down (a code in `counted_as_worst`),
-with the metric's worst value; or it is left out by a code that the lock excludes. A run in none of these, or an arm
-that lost too large a share of its runs, makes the comparison invalid: what is left may look better than the arm is.
+A launched run counts with what was measured; or, where its own training broke down (`counted_as_worst`), with the
+metric's worst value; or it is left out by a code that the lock excludes. A run in none of these, or an arm that lost
+too large a share of its runs, makes the comparison invalid.
 """
 
 from __future__ import annotations

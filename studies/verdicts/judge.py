@@ -1,8 +1,7 @@
 """From a study's state to a verdict: which runs a claim rests on, what speaks against it.
 
 Study loop and report call the same function, so a verdict can be computed again from the log alone. A look sees the
-runs of its own seeds only; a hypothesis settled at an earlier look enters with its verdict. Every launched run is
-handed on, with its value or its code (intention to treat). Whoever checks files passes what it found as `lock_error`.
+runs of its own seeds only; a hypothesis settled at an earlier look enters with its verdict.
 """
 
 from __future__ import annotations
@@ -40,12 +39,9 @@ def judge_hypothesis(
     state: StudyState, hypothesis: str, *, look: int, phase: Phase = "confirm", lock_error: str | None = None,
     stored: Verdict | None = None,
 ) -> Verdict:  # fmt: skip
-    """Return the verdict on `hypothesis` from the runs of the state up to `look`.
-
-    `lock_error` is a sentence about a lock or evidence that was changed: the verdict is then invalid. `stored` is the
-    verdict that is computed anew. Raise ValueError for a state without a design, or a hypothesis, look or phase that it
-    does not have.
-    """
+    """Return the verdict on `hypothesis` from the runs of the state up to `look`. `lock_error` says that a lock or
+    evidence was changed: the verdict is then invalid. `stored` is the verdict that is computed anew. Raise ValueError
+    for a state without a design, or a hypothesis, look or phase that it does not have."""
     if (known := state.context_of(hypothesis, look, phase)) is not None:
         state = replace(state, design=known.design, runs=known.runs if hypothesis in state.stands else state.runs)
     design = state.design
@@ -230,9 +226,8 @@ def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
 
 
 def verdict_fault(state: StudyState, folder: Path, verdict: Verdict) -> str | None:
-    """Return why a current verdict does not follow, in a clause; None where it does. Looks at the lock's file, the
-    hashes of the evaluations that it rests on, and what the log's runs come to. Where a study's whole folder is
-    elsewhere its files are not looked at."""
+    """Return why a current verdict does not follow from the log, its lock's file and its evaluations, in a clause; None
+    where it does. Where a study's whole folder is elsewhere its files are not looked at."""
     if folder.is_dir() and verdict.verdict != "invalid":
         if (fault := event_log.lock_error(state, folder)) is not None:
             return fault

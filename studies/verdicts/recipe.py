@@ -2,9 +2,8 @@
 
 A value enters where the interval of its comparison leaves zero out, on the fresh seeds of a round; of several values of
 one field in a round the one with the largest difference. A later round replaces it where it found another value better
-than that very one. Two rounds that contradict each other leave neither, and what a later one tried again and did not
-show again is taken back. Each setting (environment, model, metric) has a recipe of its own. Whether several better
-values are better together is known only where all arms of a later round had the earlier ones.
+than that very one; two that contradict each other leave neither; what was not shown again is taken back. Each setting
+(environment, model, metric) has a recipe of its own.
 """
 
 from __future__ import annotations

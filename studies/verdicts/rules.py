@@ -1,17 +1,13 @@
-"""The verdict on one hypothesis at one look, by the rules its design locked.
+"""The verdict on one hypothesis at one look, by the rules its design locked; pure functions of values.
 
-Pure functions of values; `studies.verdicts.judge` gathers them. The first that holds: *invalid* (a run without a place
-in the analysis, too many exclusions, a confound violation, or no test for want of runs or variance), *equivalent* (two
-one-sided tests inside the margin, at the look's level), *supported* or *refuted* (the whole interval at the effective
-level beyond zero), else *inconclusive*. The sentence names the rule; `inputs_sha256` names all that the verdict follows
-from.
+The first that holds: *invalid* (a run without a place in the analysis, too many exclusions, a confound violation, or no
+test for want of runs or variance), *equivalent* (two one-sided tests inside the margin, at the look's level),
+*supported* or *refuted* (the whole interval at the effective level beyond zero), else *inconclusive*.
 
 The effective level is the look's, shared among the families of claims (`multiplicity`); the interval is the repeated
 one of Jennison & Turnbull 1989 (JRSS B 51). A claim decided at an earlier look keeps its p among the families. With a
-rule of collapse the test is of trainings that did not collapse, from `LEAST_KEPT` of them in each arm;
-`studies.verdicts.scope` says which trainings a verdict speaks of, and has the exact test of rates. Of a time to a
-threshold the test is of the mean restricted to the horizon; nothing is claimed where more than half of an arm never got
-there. Interactions and trends are weighted sums of arm means (`studies.statistics.comparison`).
+rule of collapse the test is of trainings that did not collapse; `studies.verdicts.scope` says which trainings a verdict
+speaks of. Of a time to a threshold the test is of the mean restricted to the horizon.
 """
 
 from __future__ import annotations
@@ -81,8 +77,7 @@ def judge(case: JudgeInput) -> Verdict:
 
 def _gate_level(case: JudgeInput) -> float:
     """Return the level at which a claim's mediators are tested at any one look: an equal part of the round's for each
-    look. Of several claims each has a part that leaves no false one of claims, Dunnett's correction of them used, and
-    mediators likelier than that; where a hand chose the moment, no more than the claim has."""
+    look, less what false ones of several claims spend; where a hand chose the moment, no more than the claim has."""
     level, family = case.design.alpha / _claims(case), _family_sizes(case) if case.shares_level else [1]
     if len(family) > 1:
         n = len(case.runs()[0].values)
@@ -204,9 +199,8 @@ def _by_intervals(
 
 
 def _p_in_family(case: JudgeInput) -> float:
-    """Return the p of a claim corrected within its family: of its own look, once settled; 1 where none can be made.
-    What cannot become a claim of the locked test must not make room for others: Benjamini and Hochberg's bound is on
-    the share of wrong ones among those that are made."""
+    """Return the p of a claim corrected within its family: of its own look, once settled; 1 where none can be made, as
+    what cannot become a claim of the locked test must not make room for others."""
     settled = case.earlier.get(case.claim.id)
     if settled is not None:
         p = settled.p if settled.p_adjusted is None else settled.p_adjusted
@@ -232,12 +226,8 @@ def _claims(case: JudgeInput) -> int:
 
 
 def _without_variance(case: JudgeInput) -> Finding:
-    """Judge two arms that do not vary: with no variance there is no t-test, so nothing can be supported.
-
-    Equal constants show no difference (inconclusive). Different constants may well be a real effect, but the locked
-    test gives it neither an interval nor an error rate: calling it supported would be another test than the one locked,
-    calling it "no evidence" would be false. It is invalid, and the report shows the difference.
-    """
+    """Judge two arms that do not vary: without variance the locked test gives neither interval nor error rate, so that
+    equal constants are inconclusive, and different ones invalid."""
     effect, test = _weighted_effect(case) or 0.0, wording.TESTS[case.design.test]
     a, *_, b = (runs.numbers for runs in case.runs())
     if case.design.test == "contrast":
@@ -308,8 +298,8 @@ def _weighted_effect(case: JudgeInput) -> float | None:
 
 
 def _inputs(case: JudgeInput, outside: str) -> str:
-    """Return the sha256 of everything the verdict follows from; the order of runs and arms does not matter. Of
-    violations it holds the codes: a linter that finds better words for them takes back no verdict."""
+    """Return the sha256 of everything the verdict follows from; of violations the codes, which better words leave
+    alone."""
     design = case.design.model_dump(mode="json")
     rules = {name: design.get(name) for name in (
         "test", "alpha", "looks", "noise", "equivalence_margin", "multiplicity", "exclusions", "counted_as_worst",

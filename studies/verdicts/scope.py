@@ -1,14 +1,9 @@
 """Of which trainings a verdict speaks: all, or those that go well; and exact rates of runs.
 
 With a rule of collapse it speaks of trainings that do not collapse, and of all only where the highest rate not ruled
-out, times what a collapse costs, could not undo the claim. Of a time to a threshold (`scope_reached`) it speaks of
-trainings that get there, and of all only by the same rule: most samples of 3 to 8 runs hold none of the one in five
-that may be stuck, and no test sees what is not among them. Of success the same holds of trainings that start
-(`start`). An arm with a run that missed the threshold, or never started, has it in its mean and spread.
-
-`judge_exactly` is for designs that locked the test `boschloo`: values are 1 or 0, the p decides at the look's level,
-and Newcombe's interval decides equivalence; where both disagree the test counts. `reached` counts who got to a
-threshold; `is_mostly_cut` says that more than half of an arm did not, so that its mean would be told by the horizon.
+out, times what a collapse costs, could not undo the claim. The same rule holds of a time to a threshold
+(`scope_reached`) and trainings that get there, and of success and trainings that start (`start`). `judge_exactly` is
+for designs that locked the test `boschloo`: the p decides at the look's level, Newcombe's interval equivalence.
 """
 
 from __future__ import annotations
@@ -137,11 +132,7 @@ def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
 
 def _survives(case: JudgeInput, finding: Finding, lost: Sequence[float], rates: Sequence[CollapseRate]) -> bool:
     """Return whether trainings that go wrong, at the highest rates that are not ruled out, could not undo a claim.
-
-    `lost` is what arms may lose so whose mean lowers the effect, and those whose mean raises it. A claimed difference
-    has to exceed what the side that is ahead may lose; an equivalence to stay inside its margin whichever side loses,
-    and no training was seen to collapse.
-    """
+    `lost` is what arms may lose whose mean lowers the effect, and those whose mean raises it."""
     if finding.verdict == "equivalent" and (same := finding.equivalence) is not None:
         widest = max(abs(same.low), abs(same.high)) + max(lost)
         return widest < same.margin and not any(rate.count for rate in rates)
@@ -209,9 +200,7 @@ def _claim_slack(
     metric: Metric, claimed: Finding | Verdict, weights: Sequence[float]
 ) -> Iterator[tuple[int, float, str]]:
     """Yield by how much the mean of an arm, 0 for the control, may get worse before something of what is claimed does
-    not hold, and what: that the difference is not zero, or lies within the margin; never that it exceeds the margin.
-
-    Of a contrast all arms of one side may, by as much each."""
+    not hold, and what. Of a contrast all arms of one side may, by as much each."""
     if claimed.low is None or claimed.high is None or claimed.verdict in ("inconclusive", "invalid"):
         return
     for arm, weight in ((at, weight) for at, weight in enumerate(weights) if abs(weight) > _NONE):
