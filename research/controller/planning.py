@@ -67,7 +67,7 @@ from studies.records.alpha import AlphaLedgers
 from studies.records.analysis import ANALYSE
 from studies.records.design import Budget
 from studies.records.verdict import PlannerMessage, WrittenAnswer, planner_label
-from studies.report.branches import score_plan
+from studies.report.answer import score_plan
 from studies.report.evidence import gather
 from studies.report.prose import quote_held
 from studies.report.summary import IN_WORDS

@@ -80,7 +80,7 @@ def is_expression(source: str) -> bool:
 
 
 class Mediator(Record):
-    """What the treatment is said to act by, tested once its claim is decided (`studies.verdicts.mediators`)."""
+    """What the treatment is said to act by, tested once its claim is decided (`studies.verdicts.rules`)."""
 
     metric: str = Field(min_length=1, max_length=200)
     """What is measured, as `Metric.beside` names it: `logged:actor/entropy:first10:0..3`."""

@@ -21,8 +21,7 @@ from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name, value_of
 from studies.records.verdict import one_line
 from studies.report import claims, design_tables, run_tables, summary
-from studies.report.answer import answer_section
-from studies.report.branches import plan_section
+from studies.report.answer import answer_section, plan_section
 from studies.report.design_tables import what_differs
 from studies.report.elements import (
     Block,

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from studies.records.alpha import planned_looks
 from studies.records.base import digest
-from studies.records.design import Hypothesis
-from studies.records.verdict import ArmMean, Equivalence, Mediation, Verdict, VerdictName
+from studies.records.design import Hypothesis, Mediator
+from studies.records.verdict import ArmMean, Equivalence, Mediation, Moved, Verdict, VerdictName
 from studies.statistics import sequential
 from studies.statistics.comparison import (
     SAME,
@@ -39,7 +40,6 @@ from studies.statistics.proportions import boschloo
 from studies.verdicts import scope, wording
 from studies.verdicts.forecasts import brier
 from studies.verdicts.inputs import Finding, JudgeInput, count_codes, find_unaccounted
-from studies.verdicts.mediators import judge_mediators
 from studies.verdicts.scope import collapse_rates, limit_scope
 
 LEAST_KEPT = 3
@@ -48,6 +48,8 @@ claims of a study."""
 _LEAST_LEVEL = 1e-3
 """Level below which the interval of a last look is shown to nobody: of so few runs it may be wider than the metric."""
 _DECISIVE = frozenset({"supported", "refuted", "equivalent"})
+_SHARE = 0.1
+"""Of its range, the smallest move of a mediator that matters where none is named."""
 
 
 def judge(case: JudgeInput) -> Verdict:
@@ -92,6 +94,49 @@ def invalid(case: JudgeInput, reason: str) -> Verdict:
     """Return the verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited. It is
     final: no later look can heal what is not in the numbers."""
     return _verdict(case, Finding("invalid", reason), outside=reason)
+
+
+def judge_mediators(case: JudgeInput, level: float | None) -> Iterator[Mediation]:
+    """Yield what became of each mediator of a claim, tested at `level`; None: its difference was not shown.
+
+    Fixed-sequence gatekeeping: in the locked order, until one does not move as expected, each with an equal part of the
+    claim's level for every look. So the first of claim and mediators whose null hypothesis is true is rejected with no
+    more than that level (Hung, Wang & O'Neill 2007, J Biopharm Stat 17:1201; Glimm, Maurer & Bretz 2010, Stat Med
+    29:219). That one did *not* move has its part of the level of a claim of no difference (`Design.likenesses`).
+    """
+    stopped = "" if level is not None else "the claim's own difference was not shown"
+    for mediator in case.claim.mediators:
+        if level is None or stopped:
+            yield Mediation(metric=mediator.metric, expected=mediator.direction, result="untested", why=stopped)
+            continue
+        yield (found := _judge_mediator(case, mediator, level))
+        if found.result != "moved":
+            stopped = f"{mediator.metric}, which comes before it, did not move as expected"
+
+
+def _judge_mediator(case: JudgeInput, mediator: Mediator, level: float) -> Mediation:
+    own = {name: replace(arm, values=arm.beside.get(mediator.metric, {}), worst={}) for name, arm in case.arms.items()}
+    runs, counted = replace(case, data={**case.data, **own}).runs(), sum(len(arm.values) for arm in case.runs())
+    told = Mediation(
+        metric=mediator.metric, expected=mediator.direction, result="untested",
+        n_control=len(runs[0].values), n_treatment=len(runs[-1].values),
+    )  # fmt: skip
+    if (lost := counted - sum(len(arm.values) for arm in runs)) > 0:
+        return told.model_copy(update={"why": f"{lost} of the {counted} runs that the claim rests on do not tell it"})
+    if case.design.test == "contrast":
+        result = contrast([arm.numbers for arm in runs], case.weights)
+    else:
+        result = compare("paired" if case.design.test == "paired" else "welch", *runs)
+    if result is None:
+        return told.model_copy(update={"result": "open", "why": "no run differs from its arm: there is no test"})
+    (low, high), metric = result.interval(1 - level), case.design.metric.beside[mediator.metric]
+    margin = mediator.smallest_effect or _SHARE * abs(metric.best - metric.worst)
+    same, moved = two_one_sided(result, margin, case.alpha_alike), "increase" if low > 0 else "decrease"
+    found: Moved = "open" if low <= 0 <= high else "moved" if moved == mediator.direction else "opposite"
+    return told.model_copy(update={
+        "result": "alike" if is_equivalent(same) else found, "estimate": result.estimate, "low": low, "high": high,
+        "level": 1 - level, "p": result.p, "equivalence": same,
+    })  # fmt: skip
 
 
 def _find(case: JudgeInput) -> Finding:

@@ -10,7 +10,7 @@ import pytest
 from studies.log.entries import PlannerAct, PlannerNote, Stamp
 from studies.log.study import StudyState
 from studies.records.procedure import PlanNode
-from studies.report.branches import END, OUTSIDE, score_plan
+from studies.report.answer import END, OUTSIDE, score_plan
 
 NODES = (
     PlanNode(id="n1", question="Do groups help?", if_supported="n2", if_equivalent="n3"),
