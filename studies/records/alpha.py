@@ -23,7 +23,7 @@ from pydantic import Field
 from studies.records.base import JsonValue, Record
 from studies.records.design import Arm, Design, Metric, RunSpec
 from studies.records.procedure import InterimAnalysis, Phase, RoundPlace
-from studies.records.runs import add_evaluation_steps
+from studies.records.runs import run_spec
 
 MOST_ARMS: Final = 6
 ALPHA: Final = 0.05
@@ -51,11 +51,8 @@ class Exploration(Record):
 
 
 def exploration_spec(study: str, plan: Exploration, arm: Arm) -> RunSpec:
-    job = {**plan.base_job, **arm.job_overrides, "seed": plan.seed}
-    return RunSpec(
-        study=study, design_hash=plan.hash(), arm=arm.name, seed=plan.seed, environment=plan.environment,
-        job=add_evaluation_steps(job, plan.metric), metric=plan.metric, phase="explore",
-    )  # fmt: skip
+    job = {**plan.base_job, **arm.job_overrides}
+    return run_spec(study, plan.hash(), "explore", arm.name, plan.seed, plan.environment, job, plan.metric)
 
 
 def weights(rounds: int) -> tuple[float, ...]:

@@ -220,10 +220,7 @@ class Conditions(Record):
 
 def noise_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
     """Return the A/A run of a noise plan with this seed; `lock` is the plan's hash."""
-    return RunSpec(
-        study=study, design_hash=lock, arm=NOISE_ARM, seed=seed, environment=plan.environment,
-        job=add_evaluation_steps({**plan.job, "seed": seed}, plan.judged), phase="noise", metric=plan.judged,
-    )  # fmt: skip
+    return run_spec(study, lock, "noise", NOISE_ARM, seed, plan.environment, plan.job, plan.judged)
 
 
 def begins_alike(job: Mapping[str, JsonValue], other: Mapping[str, JsonValue]) -> bool:
@@ -251,15 +248,11 @@ def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
     a plan with a task seed its evaluation is that of the untrained policy, as large as any other."""
     task_seed = plan.judged.task_seed
     episodes = min(plan.episodes, PLUMBING_EPISODES) if task_seed is None else plan.episodes
-    key = plan.metric_key if plan.metric is None else SUCCESS
-    return RunSpec(
-        study=study, design_hash=lock, arm=PLUMBING_ARM, seed=seed, environment=plan.environment,
-        job={**plan.job, "seed": seed, **PLUMBING_JOB}, phase="noise",
-        metric=Metric(
-            key=key, meaning=f"share of {episodes} hidden episodes solved", episodes=episodes, task_seed=task_seed,
-            knobs=plan.judged.knobs,
-        ),
+    metric = Metric(
+        key=plan.metric_key if plan.metric is None else SUCCESS, meaning=f"share of {episodes} hidden episodes solved",
+        episodes=episodes, task_seed=task_seed, knobs=plan.judged.knobs,
     )  # fmt: skip
+    return run_spec(study, lock, "noise", PLUMBING_ARM, seed, plan.environment, plan.job | PLUMBING_JOB, metric)
 
 
 def screen_metric(metric: Metric) -> Metric:
@@ -282,30 +275,35 @@ def screen_spec(study: str, design: Design, lock: str, arm: Arm, steps: int) -> 
     if metric.kind in (AREA, TRAINING_AREA):  # as far as all candidates of a rung train, whatever their batches
         metric = metric.model_copy(update={"horizon": float(steps * int(design.base_job["episodes_per_step"]))})
     job = {**design.base_job, **arm.job_overrides, "steps": steps}
-    return _spec(study, design, lock, arm, design.screen.seed, job, "screen", metric, design.environment)
+    code, seed = _code(design, arm), design.screen.seed
+    return run_spec(study, lock, "screen", arm.name, seed, design.environment, job, metric, code)
 
 
 def confirm_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -> RunSpec:
-    job = {**design.base_job, **arm.job_overrides}
-    return _spec(study, design, lock, arm, seed, job, "confirm", design.metric, design.environment)
+    job, code = {**design.base_job, **arm.job_overrides}, _code(design, arm)
+    return run_spec(study, lock, "confirm", arm.name, seed, design.environment, job, design.metric, code)
 
 
 def replicate_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -> RunSpec:
-    setting = design.replication
+    setting, code = design.replication, _code(design, arm)
     assert setting is not None
     job = {**design.base_job, **setting.overrides, **arm.job_overrides, "environment": setting.environment}
-    return _spec(study, design, lock, arm, seed, job, "replicate", design.metric, setting.environment)
+    return run_spec(study, lock, "replicate", arm.name, seed, setting.environment, job, design.metric, code)
 
 
-def _spec(
-    study: str, design: Design, lock: str, arm: Arm, seed: int, job: Mapping[str, JsonValue], phase: Phase,
-    metric: Metric, environment: str,
+def _code(design: Design, arm: Arm) -> dict[str, str]:
+    return {slot: design.code[name] for slot, name in arm.slots.items()}
+
+
+def run_spec(
+    study: str, lock: str, phase: Phase, arm: str, seed: int, environment: str, job: Mapping[str, JsonValue],
+    metric: Metric, code: Mapping[str, str] = {},
 ) -> RunSpec:  # fmt: skip
-    code = {slot: design.code[name] for slot, name in arm.slots.items()}
-    reward = code.pop(REWARD, None)
+    """Return a run; its job gets the seed and the steps after which the schedule of its metric has it evaluated."""
     return RunSpec(
-        study=study, design_hash=lock, arm=arm.name, seed=seed, environment=environment, phase=phase, metric=metric,
-        job=add_evaluation_steps({**job, "seed": seed}, metric), code=reward, slots=code,
+        study=study, design_hash=lock, arm=arm, seed=seed, environment=environment, phase=phase, metric=metric,
+        job=add_evaluation_steps({**job, "seed": seed}, metric), code=code.get(REWARD),
+        slots={slot: source for slot, source in code.items() if slot != REWARD},
     )  # fmt: skip
 
 

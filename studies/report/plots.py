@@ -54,6 +54,8 @@ _STYLE: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 _DRAWING: Final = RLock()
 _PALETTE: ContextVar[Mapping[str, str]] = ContextVar("palette", default=_PLACEHOLDERS)
+Picture = tuple[Canvas, str, Mapping[str, str]]
+"""A figure before it is written, its label, and what is shown on hover by the gid of an artist."""
 WIDTH: Final = 680.0
 """In CSS pixels, as all lengths here."""
 STEPS: Final = (1, 2, 5, 10)
@@ -142,15 +144,6 @@ def variables(palette: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """A figure before it is written; `tips` maps the gid of an artist to what is shown on hover."""
-
-    canvas: Any
-    label: str
-    tips: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class FigureKind:
     """How one of the figures is called, described and drawn from its data; `draw` takes a salt that keeps ids apart."""
 
@@ -177,8 +170,7 @@ def make_figure(name: str, figure: str, data: Hashable) -> Figure:
 def render_cached(figure: str, data: Hashable, salt: str) -> str:
     """Return a figure as SVG. It takes most of a report's time, and the proof and later rounds draw the same again."""
     with style(salt):
-        drawn = FIGURES[figure].draw(data, salt)
-        return render_svg(drawn.canvas, drawn.label, drawn.tips)
+        return render_svg(*FIGURES[figure].draw(data, salt))
 
 
 def curves_picture(data: Curves) -> bytes:
@@ -186,8 +178,8 @@ def curves_picture(data: Curves) -> bytes:
     buffer, token = io.BytesIO(), _PALETTE.set(LIGHT)  # such a page knows no CSS
     try:
         with style("png"):
-            drawn = draw_curves(data, "curves")
-            drawn.canvas.savefig(buffer, format="png", dpi=90, facecolor=LIGHT["page"], metadata={"Software": None})
+            drawn, _, _ = draw_curves(data, "curves")
+            drawn.savefig(buffer, format="png", dpi=90, facecolor=LIGHT["page"], metadata={"Software": None})
     finally:
         _PALETTE.reset(token)
     return buffer.getvalue()
@@ -256,7 +248,7 @@ def draw_curves(data: Curves, salt: str) -> Picture:
     lines = _plot(axes, data, salt, tips, ticks=6)
     axes.set_xlabel(data.unit)
     figure.legend(lines, names, ncols=columns, **_LEGEND)
-    return Picture(figure, f"Curves: {data.measured}", tips)
+    return figure, f"Curves: {data.measured}", tips
 
 
 def draw_panels(data: Sequence[Curves], salt: str) -> Picture:
@@ -275,7 +267,7 @@ def draw_panels(data: Sequence[Curves], salt: str) -> Picture:
         figure.text(left, (base + panel - 66) / height, curves.measured, color=paint("ink"), weight="bold", va="bottom")
         if place + columns >= len(data):
             axes.set_xlabel(curves.unit)
-    return Picture(figure, "How training went", tips)
+    return figure, "How training went", tips
 
 
 def _plot(axes: Axes, data: Curves, salt: str, tips: dict[str, str], ticks: int) -> list[Line2D]:
@@ -323,7 +315,7 @@ def draw_analysis(data: AnalysisFigure, _salt: str) -> Picture:
     axes.set(xlabel=data.x, ylabel=data.y)
     names = [textwrap.shorten(series.name, _NAME_CHARS) for series in data.series]
     figure.legend(lines, names, ncols=1, **_LEGEND)
-    return Picture(figure, f"{data.y} by {data.x}", {})
+    return figure, f"{data.y} by {data.x}", {}
 
 
 def draw_shifts(data: Shifts, salt: str) -> Picture:
@@ -353,7 +345,7 @@ def draw_shifts(data: Shifts, salt: str) -> Picture:
             y, interval = 10 / row.height, arm.interval
             axes.plot([interval.low, interval.high], [y, y], color=color, linewidth=2.4)
             axes.plot([interval.mean], [y], color=color, marker=shape, markersize=10, markeredgecolor=paint("page"))
-    return Picture(figure, f"{data.measured} before and after training" if data.both else data.measured, tips)
+    return figure, data.measured + (" before and after training" if data.both else ""), tips
 
 
 def _shift_note(arm: ArmShift, data: Shifts) -> tuple[str, ...]:
@@ -393,7 +385,7 @@ def draw_effects(data: Effects, _salt: str) -> Picture:
     room = 0.06 * ((max(ends) - min(ends)) or 1.0)
     strips[-1].set_xlim(min(ends) - room, max(ends) + room)
     strips[-1].xaxis.set_major_formatter(FuncFormatter(format_tick))
-    return Picture(figure, f"Predicted and observed difference in {data.measured}", {})
+    return figure, f"Predicted and observed difference in {data.measured}", {}
 
 
 def _effect_note(item: ClaimEffect, unit: str) -> tuple[str, ...]:
