@@ -19,18 +19,7 @@ from studies.log.study import StudyState
 from studies.records.procedure import PlanNode
 from studies.records.verdict import AnswerFigure, one_line, quoted
 from studies.report import wording
-from studies.report.elements import (
-    Block,
-    Quote,
-    Row,
-    Section,
-    Text,
-    arm_interval,
-    drawing,
-    format_mean,
-    section,
-    table,
-)
+from studies.report.elements import Block, Quote, Row, Section, Text, arm_interval, drawing, format_mean, section, table
 from studies.report.evidence import Evidence
 from studies.report.figure_data import hidden_curves, metric_curves
 from studies.report.prose import mark

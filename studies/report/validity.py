@@ -44,17 +44,7 @@ from studies.report.elements import (
 from studies.report.evidence import BEFORE, Evidence
 from studies.report.prose import quote_held
 from studies.report.run_tables import warn_custom_environments, warn_sandboxes
-from studies.report.wording import (
-    NONE,
-    capital,
-    format_signed,
-    in_unit,
-    number,
-    percent,
-    plural,
-    setting,
-    span,
-)
+from studies.report.wording import NONE, capital, format_signed, in_unit, number, percent, plural, setting, span
 from studies.statistics.comparison import contrast, is_constant, spread_interval, welch
 from studies.statistics.proportions import difference as exact_difference
 from studies.verdicts.judge import find_violations, gather

@@ -15,14 +15,7 @@ from studies.records.procedure import Amendment, InterimAnalysis, Pilot, PowerTa
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
 from studies.statistics.sequential import spend_alpha
-from studies.verdicts.judge import (
-    NO_RESULT,
-    find_violations,
-    gather,
-    judge_hypothesis,
-    seeds_by_runs,
-    verdict_follows,
-)
+from studies.verdicts.judge import NO_RESULT, find_violations, gather, judge_hypothesis, seeds_by_runs, verdict_follows
 from tests.golden import assert_golden
 from tests.studies.synthetic import Synthetic, design, hypothesis
 
