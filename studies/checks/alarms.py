@@ -48,8 +48,7 @@ DEFAULT_WATCHDOG: Final = Watchdog(
 
 
 _SILENT_STEPS: Final = 2.0
-"""Steps for which a server may be silent: it answers while it learns, if late, and a process that died is noticed
-otherwise."""
+"""Steps for which a server may be silent: it answers while it learns, if late."""
 _Broken = tuple[list[bool], str] | None
 """Whether each step breaks a limit, and what that says; None where it cannot be told."""
 
@@ -76,8 +75,7 @@ class Alarm:
 def find_alarms(
     history: Sequence[Row], limits: Watchdog, hidden_before: float | None = None, hidden_after: float | None = None
 ) -> tuple[Alarm, ...]:
-    """Return what is wrong with a training, each code once, where it was broken first; ordered by step and code.
-    `hidden_before` and `hidden_after` are its hidden success before and after; None while they are not known."""
+    """Return what is wrong with a training, each code once, where it was broken first; ordered by step and code."""
     found = [_not_finite(history)]
     for field, (code, effect, rule) in _RULES.items():
         if (limit := getattr(limits, field)) is None or (result := rule(history, limit)) is None:

@@ -185,9 +185,7 @@ def _whole(value: float | None) -> int | None:
 
 
 class CollectError(Exception):
-    """What an attempt left behind is not the run's whole, own result. `code` is one of `tracking_unreadable`,
-    `foreign_results`, `steps_missing`, `evaluation_unreadable`, `evaluation_incomplete`, `evidence_missing`,
-    `evidence_changed`."""
+    """What an attempt left behind is not the run's whole, own result; `code` is one of `studies.records.runs`."""
 
     def __init__(self, code: str, reason: str, *, late: bool = False) -> None:
         super().__init__(reason)
@@ -214,8 +212,7 @@ def read_unchanged(path: Path, name: str, expected: str) -> bytes:
 
 
 def find_spoilt_runs(state: StudyState, folder: Path, phase: Phase) -> Iterator[tuple[RunState, str, str]]:
-    """Yield the collected runs of a phase whose files are not what was collected, with a code that no design excludes,
-    so that its verdict is invalid, and a sentence. It is asked before every verdict: people can write to the folder."""
+    """Yield the collected runs of a phase whose files are not what was collected, with a code and a sentence."""
     for run in state.runs_in(phase):
         if run.status != "collected" or run.collected is None:
             continue

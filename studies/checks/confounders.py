@@ -25,20 +25,17 @@ from studies.records.runs import Conditions
 TOKENS_TOLD: Final = 1.25
 """Ratio of trained tokens from which more training may be part of the effect."""
 TOKENS_BLOCK: Final = 2.0
-"""Ratio from which the arms are as unlike as with twice the steps. Policies that learn to end their plays sooner stay
-below it in the built-in environments, where plays of four turns become ones of two to three."""
+"""Ratio from which the arms are as unlike as with twice the steps."""
 WALL_TOLD: Final = 1.5
 """Ratio of training seconds that is worth a word: runs of one arm on one busy machine differ by less."""
 SPREAD_BLOCKS: Final = 0.5
-"""Part of an arm's runs that would have to change their place for the arms to be alike. With more, arm and place are
-nearly the same thing, and nobody can tell their effects apart."""
+"""Part of an arm's runs that would have to change their place for the arms to be alike."""
 NEIGHBOURS_TOLD: Final = 1.0
 """Difference of the mean numbers of neighbours that is worth a word; the last runs of any study have fewer."""
 NEIGHBOURS_BLOCK: Final = 0.5
 """The same where time is the budget or the metric, of which each neighbour takes a share."""
 BEGINNINGS_BLOCK: Final = 4.0
-"""Standard errors between the arms' success before training. Evaluations of one policy differ by chance alone, and by
-so much in one of 16,000 comparisons."""
+"""Standard errors between the arms' success before training: chance brings so much in one of 16,000."""
 JUDGE_ERRORS_BLOCK: Final = 0.02
 """Difference of the shares of episodes without a reward: one in fifty moves no success rate by more than 0.02."""
 
@@ -177,8 +174,7 @@ def _check_same(pair: _Pair, rule: _SameRule) -> Violation | None:
 
 
 def _check_beginnings(pair: _Pair) -> Iterator[Violation]:
-    """Find evaluations on other tasks than seeds draw, and arms unlike before training; of compared models both are
-    told."""
+    """Find evaluations on other tasks than seeds draw, and arms unlike before training."""
     strays = [
         sum(None not in (run.evaluation_tasks, run.drawn_tasks) and run.evaluation_tasks != run.drawn_tasks
             for run in arm.values())

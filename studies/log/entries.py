@@ -147,11 +147,9 @@ class PlannerAct:
     turn: str = ""
     """Which turn it was, by round, stage and number (`2/design/1`); empty in logs that knew one round."""
     tool_calls: tuple[Mapping[str, Any], ...] = ()
-    """What it looked at before: name, arguments, and hash and size (in characters) of the answer; of an analysis its
-    result (`MADE`)."""
+    """What it looked at before: name, arguments, hash and size of the answer; of an analysis its result (`MADE`)."""
     spent: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Its tokens (`prompt`, `completion`) by what they were for, with their `cost` where prices were named; empty in
-    older logs."""
+    """Its tokens (`prompt`, `completion`) and their `cost` by what they were for; empty in older logs."""
     node: str = ""
     """The question of its own plan that it says to ask; empty for another one."""
     left: tuple[str, ...] | None = None

@@ -97,8 +97,7 @@ def _row_hash(row: Mapping[str, Any]) -> str:
 def compose_event(
     study: str, type: EventType, payload: Mapping[str, Any], *, after: Event | None, actor: str, at: datetime
 ) -> Event:
-    """Return the event that may be appended after `after`, the study's last one; None for its first. Raise ValueError
-    for names or a payload that cannot be stored."""
+    """Return the event that may be appended after `after`, the last one; ValueError for what cannot be stored."""
     for what, name in (("study", study), ("actor", actor)):
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -186,10 +185,8 @@ class ImpossibleEvent(Exception):
 
 
 def rule(*types: EventType) -> Callable[[Rule], Rule]:
-    """Register what an event of these types does; its parameters after study and event are the payload's fields.
-
-    Pydantic checks them before the rule is called. Other fields of a payload are ignored, unless the rule takes `**`.
-    """
+    """Register what an event of these types does; its parameters after study and event are the payload's fields, which
+    pydantic checks. Other fields of a payload are ignored, unless the rule takes `**`."""
 
     def register(apply: Rule) -> Rule:
         hints = get_type_hints(apply)

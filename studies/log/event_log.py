@@ -143,8 +143,7 @@ class EventLog:
 
     def read(self, study: str, after: Event | None = None) -> list[Event]:
         """Return all events of a study, oldest first, each verified; or those that follow `after`, which was read here.
-        Raise StudiesError when there are none, LogCorrupt naming the first one that is not what was appended, also when
-        `after` is not in the log any more as it was."""
+        Raise StudiesError when there are none, LogCorrupt naming the first one that is not what was appended."""
         if after is None:
             return verify_events(study, self.read_unverified(study))
         rows = self._rows(_FROM, name=study, first=after.seq)
@@ -318,8 +317,7 @@ def lock_error(state: StudyState, folder: Path) -> str | None:
 
 
 class BudgetClock:
-    """The seconds that a controller has worked and not yet charged to its study's budget. `seconds` is a monotonic
-    clock that does not run while the machine sleeps."""
+    """The seconds that a controller has worked and not yet charged; `seconds` stands still while the machine sleeps."""
 
     def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -374,8 +372,7 @@ class StudyLog:
 
     def append(self, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
         """Write one event after the last one read, durably, and return it. Raise HeadMoved when there is a newer one,
-        StudiesError when it cannot follow, ValueError for what cannot be stored, StoreError of the database; nothing is
-        written then."""
+        StudiesError when it cannot follow, ValueError for what cannot be stored; nothing is written then."""
         worked = None if self._work is None else round(self._work.pending_seconds(), 3)
         charged = payload if worked is None else {**payload, WORKED: worked}
         event = self._log.compose(self.study, type, charged, after=self._last, actor=actor)

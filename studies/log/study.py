@@ -76,8 +76,7 @@ class RoundState:
     model: Mapping[str, Any] | None = None
     """Hash and seconds of the model that the confirmation begins with."""
     prepared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Payload of `model.prepared` by the phase whose runs begin with that model: the control's (`sha256`), and where
-    models are compared, those of all arms (`models`)."""
+    """Payload of `model.prepared` by the phase whose runs begin with that model; `models` where arms compare them."""
     first_launch: Stamp | None = None
     runs: Mapping[str, RunState] = field(default_factory=dict)
     has_data: bool = False

@@ -34,8 +34,7 @@ _NUMBERED = re.compile(r"[^\W_]*\d[^\W_]*")
 
 
 def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
-    """Write a study to the new folder `to` and return the paths in it; StudiesError when that cannot be. `folder` holds
-    the study's files. Whether they are what the log says is `verify`'s question, to be asked before."""
+    """Write a study to the new folder `to` and return the paths in it; StudiesError when that cannot be."""
     if to.exists():
         raise StudiesError(f"expected a folder that is not there yet; found {to}. Name another, or remove it")
     state = fold(find_corruption(study, rows)[0])
@@ -68,9 +67,8 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
 
 
 def read_export(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepancy]]:
-    """Return the study of an exported folder, its events as the event log's `stored` gives them, and broken lines.
-    Raise StudiesError for no such log, no event in it, or what is no plain file: a link would be read elsewhere, a pipe
-    never end."""
+    """Return the study of an exported folder, its events as stored, and broken lines. Raise StudiesError for no such
+    log, no event in it, or what is no plain file: a link would be read elsewhere, a pipe never end."""
     path = folder / EVENTS
     locks = (lock_name(number) for number in range(1, MOST_ROUNDS + 1))
     for name in (EVENTS, README, *locks, *PAGES, "figures", "runs"):

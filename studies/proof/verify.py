@@ -285,9 +285,8 @@ class Proof:
 def verify(
     study: str, rows: Rows, folder: Path, *, head: str | None = None, known: Sequence[Discrepancy] = ()
 ) -> Proof:
-    """Verify a study by its stored events and the folder that holds its files. `head` is a head hash that was kept
-    elsewhere, or its beginning; `known` are drifts that reading the rows showed. Nothing is raised for what is stored
-    wrongly."""
+    """Verify a study by its stored events and its folder; nothing is raised for what is stored wrongly. `head` is a
+    head hash that was kept elsewhere, or its beginning; `known` are drifts that reading the rows showed."""
     findings = Findings(list(known))
     events = events_of(study, rows, findings)
     if head is not None:

@@ -170,8 +170,7 @@ class Sizing(Record):
     needed: int | None = Field(ge=3)
     """Seeds of each arm that keep the promise; None where the most do not, or `sd` is not known."""
     affordable: int = Field(ge=3)
-    """Most seeds of each arm that the budget carried at that moment, by time and runs alone; by runs alone where its
-    time was amended since the round's first run."""
+    """Most seeds of each arm that the budget carried at that moment."""
     power: float | None = Field(ge=0, le=1)
     """With which the promised effect is seen on `seeds`; None where `sd` is not known."""
 
@@ -214,8 +213,7 @@ class Rung(Record):
 
 class Screen(EvolvingRecord):
     """Which arms are confirmed is found by a screen: one seed, short runs, no claims. `initial` candidates are spread
-    over the knobs by the seed, the rest are asked of the `sampler` one after the other, each with the results so far.
-    The last rung's `keep` candidates become arms of the confirmation."""
+    over the knobs by the seed, the rest are asked of the `sampler`; the last rung's `keep` become arms."""
 
     added_fields: ClassVar = frozenset({"bound"})
 
@@ -223,8 +221,8 @@ class Screen(EvolvingRecord):
     sampler: Literal["grid", "random", "tpe", "surface"]
     """How candidates are chosen: all, at random, by Optuna's TPE, or by a response surface over all results."""
     bound: float | None = Field(default=None, gt=0)
-    """Under `surface`, the standard deviations above its mean by which candidates are chosen: the upper bound of what
-    is believed. None: by expected improvement instead, as all screens were before this field."""
+    """Under `surface`, the standard deviations above its mean by which candidates are chosen; None: by expected
+    improvement, as before this field."""
     candidates: int = Field(ge=1)
     initial: int = Field(ge=1)
     rungs: tuple[Rung, ...] = Field(min_length=1)
@@ -257,8 +255,7 @@ class Replication(Record):
 
 
 class Watchdog(Record):
-    """Limits of the training metrics; None switches a rule off. `studies.checks.alarms` says what each one looks
-    at."""
+    """Limits of the training metrics (`studies.checks.alarms`); None switches a rule off."""
 
     kl: float | None = Field(default=None, gt=0)
     """Most `actor/ppo_kl` of a step: beyond it the policy has jumped."""
@@ -327,8 +324,8 @@ class Amendment(EvolvingRecord):
     """A change after the lock, in the open: an event of its own, and it stands in the report.
 
     `accept` lets a named violation of the confound linter or exclusion pass; `budget` replaces the wall-clock seconds,
-    before the lock too; `note` changes nothing. A verdict is exploratory that one made after the first result touches:
-    by what it accepts, or, where `Design.spending` is `planned`, by a lower budget that cuts its look short.
+    before the lock too; `note` changes nothing. One made after the first result makes a verdict that it touches
+    exploratory.
     """
 
     added_fields: ClassVar = frozenset({"lowers"})

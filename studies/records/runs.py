@@ -37,17 +37,12 @@ EXCLUDED_CODES: tuple[str, ...] = (
 TRAINING_NAN = "training_nan"
 """Loss or gradient was no finite number: the training broke down, and there is no policy to measure."""
 WORST_CODES: tuple[str, ...] = (TRAINING_NAN,)
-"""Trainings that broke down by themselves. One that the watchdog stops, as its KL or gradient blew up, is not among
-them: the policy it reached is measured."""
+"""Trainings that broke down by themselves, and were not stopped by the watchdog."""
 
 GENERATED_CODE_FAILED = "generated_code_failed"
-"""A run with generated code that came to an end which such code can bring about (`WITHIN_REACH_OF_CODE`).
-
-It is in no class, so its verdict is invalid. Left out, code could give up the runs that go badly and be judged by the
-rest. Counted as worst, a server that died by itself would refute the code, a claim that something gets worse could be
-had by ending it, and so could a claim of something better against a control with code; and the value would be one that
-nobody measured. Whoever has looked at what happened may accept the code by an amendment.
-"""
+"""A run with generated code that came to an end which such code can bring about (`WITHIN_REACH_OF_CODE`). In no class,
+so its verdict is invalid: left out, code could give up the runs that go badly; counted as worst, a server that died by
+itself would refute the code. Whoever has looked at what happened may accept the code by an amendment."""
 
 EVIDENCE_MISSING = "evidence_missing"
 """A file that was collected is not there any more."""
@@ -57,12 +52,10 @@ EVIDENCE_CODES: tuple[str, ...] = (EVIDENCE_MISSING, EVIDENCE_CHANGED)
 """What became of evidence after it was collected; in no class, for who spoils evidence must not choose the runs."""
 
 MODEL_CHANGED = "model_changed"
-"""The folder of the run's model held something else than when the study named it. In no class, as for evidence: who
-changes what is trained must not choose the runs."""
+"""The folder of the run's model held something else than when the study named it; in no class, as for evidence."""
 
 NOT_MEASURABLE = "not_measurable"
-"""The files of a whole run do not hold what its metric is read off, such as a fact that some plays do not say. In no
-class: which plays lack it may well be the arm's doing."""
+"""The files of a whole run do not hold what its metric is read off; in no class: the arm may have done it."""
 
 INVALID_CODES: tuple[str, ...] = (
     *EXCLUDED_CODES, *WORST_CODES, GENERATED_CODE_FAILED, *EVIDENCE_CODES, MODEL_CHANGED, NOT_MEASURABLE,
@@ -74,8 +67,7 @@ ENGINE_GONE = "engine_gone"
 DISK_FULL = "disk_full"
 """An attempt that had no room on its disk."""
 BLAMELESS_CODES: tuple[str, ...] = (ENGINE_GONE, DISK_FULL)
-"""Ends of attempts that are no fault of the run: they cost it no try and make it no less valid, and the next launch
-waits until there is what was missing."""
+"""Ends of attempts that are no fault of the run: they cost it no try, and the next launch waits."""
 
 WITHIN_REACH_OF_CODE = frozenset({
     "client_died", "client_stopped", "client_out_of_memory", "client_timeout", "timeout",
@@ -163,13 +155,11 @@ class WeightChange(Record):
     after: str | None = None
     """The same after the last step."""
     probs_tolerance: float | None = None
-    """Most by which the backend's engine and learner may differ on a sampled token's probability; None where it does
-    not compare them."""
+    """Most by which engine and learner may differ on a sampled token's probability; None where nobody compares."""
 
 
 class Conditions(Record):
-    """Under which conditions a run was trained and measured, as the harness saw them; None where it could not see. Two
-    arms may be compared only when these are alike, or differ by what the design declares."""
+    """Under which conditions a run was trained and measured, as the harness saw them; None where it could not see."""
 
     steps: int | None = None
     """Training steps done."""
@@ -210,8 +200,7 @@ class Conditions(Record):
     course: TrainingCurve | None = None
     """How training rose and fell; None where it was not recorded."""
     signal_steps: int | None = None
-    """Training steps in which rewards differed within a group, or advantages between episodes: the others taught
-    nothing."""
+    """Training steps in which rewards differed within a group, or advantages between episodes."""
     probs_diff: float | None = None
     """Most by which engine and learner differed on a trained token's probability."""
     stillness: WeightChange | None = None
@@ -236,7 +225,7 @@ def is_untrained_run(spec: RunSpec) -> bool:
 
 def shares_untrained(spec: RunSpec, untrained: RunSpec) -> bool:
     """Return whether a run of the same study may have the evaluation of an untrained policy as its own before training:
-    it provably begins with that policy and is evaluated alike on the same tasks; how many plays it takes may differ."""
+    it provably begins with that policy and is evaluated alike on the same tasks."""
     one, other = spec.metric, untrained.metric
     alike = (spec.environment, one.split, one.task_seed) == (untrained.environment, other.split, other.task_seed)
     jobs = one.evaluated(spec.job), other.evaluated(untrained.job)  # no policy begins with knobs: they are of plays
@@ -244,8 +233,7 @@ def shares_untrained(spec: RunSpec, untrained: RunSpec) -> bool:
 
 
 def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
-    """Return the run with a learning rate of 0, of which success is measured: it is too short for anything else. Under
-    a plan with a task seed its evaluation is that of the untrained policy, as large as any other."""
+    """Return the run with a learning rate of 0, of which success is measured: it is too short for anything else."""
     task_seed = plan.judged.task_seed
     episodes = min(plan.episodes, PLUMBING_EPISODES) if task_seed is None else plan.episodes
     metric = Metric(

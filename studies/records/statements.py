@@ -37,8 +37,7 @@ def sentences(
     claims: Iterable[Hypothesis], environment: str | None = None, least: float | None = None,
     metric: Metric | None = None, power: float = 1.0,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Return what is put to the test by each claim; `least` is the smallest difference of interest. It is said with
-    which power it is seen where that is less than a half."""
+    """Return what is put to the test by each claim; `least` is the smallest difference of interest."""
     found, rarely = [], f" with {100 * power:.0f} % probability" if power < _EVEN else ""
     sized = "" if least is None else f" (sized to see {amount(least, metric)}{rarely})"
     for claim in claims:

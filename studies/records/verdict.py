@@ -30,8 +30,7 @@ class ApprovalRequest(Record):
     number: int
     """The how manieth question of its study, from 1: no two of a study have the same digest."""
     stage: str
-    """What is to be approved: `noise`, `design` (all that is locked), `screen`, `pilot`, `sized`
-    (what follows a pilot), `look N`, `replication` or `exploration`."""
+    """`noise`, `design` (all that is locked), `screen`, `pilot`, `sized`, `look N`, `replication` or `exploration`."""
     lock: str
     """Hash of the noise plan or of the design that it is a part of."""
     runs: int
@@ -59,8 +58,7 @@ class Equivalence(Record):
 
 
 class ReachedRate(Record):
-    """How many of an arm's trainings reached a threshold within the horizon, with exact 95 % limits of the rate
-    (Clopper & Pearson 1934, Biometrika 26)."""
+    """How many of an arm's trainings reached a threshold, with exact 95 % limits of the rate."""
 
     arm: str
     count: int = Field(ge=0)
@@ -121,8 +119,7 @@ class LastLook(Record):
 
     ended: Ended
     alpha: float
-    """Two-sided level of a difference, before claims share it: after a budget's end all that earlier looks left, after
-    a hand's what is due at the part that was reached."""
+    """Two-sided level of a difference, before claims share it."""
     equivalence: float
     """Level of each of the two one-sided tests, by the same rule."""
 
@@ -184,8 +181,7 @@ class Verdict(EvolvingRecord):
     reached: tuple[ReachedRate, ...] = ()
     """Of the control and of the treatment, where a time to a threshold is judged."""
     arms: tuple[ArmMean, ...] = ()
-    """Of an interaction or a trend, all its arms, the control first: the estimate is their weighted sum, and no
-    difference of the first and the last, which stand as control and treatment. Empty for a difference."""
+    """Of an interaction or a trend, all its arms, the control first: the estimate is their weighted sum."""
     last: LastLook | None = None
     """Set where the study ended before the look had its runs; None for a look that was reached."""
     mediators: tuple[Mediation, ...] = ()
@@ -202,8 +198,8 @@ class Verdict(EvolvingRecord):
 
     @property
     def by_margin(self) -> bool:
-        """Whether a difference is claimed and its whole interval lies beyond the margin of what counts as none. Never
-        of rates, whose exact test has no interval of its own."""
+        """Whether a difference is claimed whose whole interval lies beyond the margin; never of rates, which have no
+        interval."""
         if self.verdict not in ("supported", "refuted") or self.equivalence is None or self.test == "boschloo":
             return False
         return self.nonzero and min(abs(self.low or 0.0), abs(self.high or 0.0)) > self.equivalence.margin

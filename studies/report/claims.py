@@ -71,8 +71,7 @@ def quote_planner(state: StudyState) -> str:
 
 
 def quotes(state: StudyState) -> Iterator[Quote]:
-    """Yield the words of each hypothesis, written before the data that test it; the mechanism alone where it left the
-    rest to code."""
+    """Yield the words of each hypothesis, written before the data that test it."""
     metric = None if state.design is None else state.design.metric
     by = f"in the words of the planner {planner_label(str(state.planner['name']), state.planner.get('model'))}"
     if state.selection is not None:

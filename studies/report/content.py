@@ -96,8 +96,8 @@ class ReportContent:
 
 
 def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> ReportContent:
-    """Return the content of the report on a study; `evidence` is that of each round by its number. Raise ReportError
-    when a verdict does not follow from its runs."""
+    """Return the content of the report, with the evidence of each round; ReportError for a verdict that does not
+    follow."""
     several, states = is_campaign(state), state.every_round
     for each in states:
         for verdict in (*each.verdicts, *each.replications):

@@ -283,9 +283,8 @@ def replication_table(state: StudyState) -> Table | None:
 
 
 def collapse_table(state: StudyState) -> Table | None:
-    """Return each arm's rate of collapse with exact limits and the runs, and where it is locked that of never starting.
-    Where collapsed trainings count with their value, the usual rule tells them and decides nothing. None for a design
-    that has no rule of collapse and a metric that reads none."""
+    """Return each arm's rate of collapse with exact limits and the runs, by the locked rule, or the usual one where the
+    metric reads it; and where it is locked that of never starting."""
     design, rows = state.design, list[Row]()
     if design is None:
         return None

@@ -105,8 +105,7 @@ def canvas(width: float, height: float) -> Canvas:
 
 
 def render_svg(figure: Canvas, label: str, tips: Mapping[str, str]) -> str:
-    """Return the figure as an inline SVG element; `tips` gives artists (by gid) a text shown on hover. Ids that nothing
-    refers to are dropped: matplotlib's plain counters would meet again in the next figure."""
+    """Return the figure as an inline SVG element, its ids but those that are referred to dropped."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = buffer.getvalue()

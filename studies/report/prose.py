@@ -32,10 +32,8 @@ _WHOLE: Final = 10.0
 
 
 def find_contradictions(text: str, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """Return the verdicts that a text names and the claims it speaks of do not have; none while nothing is judged.
-
-    A clause speaks of the claims that it names by id, else of those of the rounds that it names, else of all.
-    """
+    """Return the verdicts that a text names and the claims it speaks of do not have; none while nothing is judged. A
+    clause speaks of the claims that it names by id, else of those of the rounds that it names, else of all."""
     wrong: list[str] = []
     for clause in _CLAUSE.split(text) if verdicts else ():
         ids, rounds = {at[0].lower() for at in _CLAIM.finditer(clause)}, set(_ROUND.findall(clause))
@@ -60,8 +58,7 @@ def find_unfounded(text: str, facts: Any) -> tuple[str, ...]:
 
 def mark(text: str, rounds: Sequence[StudyState], *, more: Any = ()) -> str:
     """Return a planner's words on one line, with what in them is not so by the verdicts of these rounds; their numbers
-    are held to verdicts, locks and means, and to `more`. Before any verdict, words are of what is to come; those of the
-    rules are code's."""
+    are held to verdicts, locks and means, and to `more`."""
     said = PlannerMessage(by="", text=text, unfounded=())
     return one_line(text) + describe_doubts(_add_doubts(said, rounds, more))
 
@@ -93,8 +90,7 @@ def why_asked(state: StudyState) -> str:
 
 
 def last_words(state: StudyState) -> str:
-    """Return the planner's last words as a quotation, held to what every round found; empty where it had none. An
-    answer to the topic stands in the report."""
+    """Return the planner's last words as a quotation; empty where it had none. An answer stands in the report."""
     if (said := state.said) is None or said.answer is not None:
         return "" if said is None else f"{said.by} answers the topic in the report"
     return quote_held(said, state.rounds)

@@ -62,8 +62,7 @@ _NOT_COMPARED: Final = frozenset({
 })  # fmt: skip
 """Conditions that say how a run went, and are no terms of a comparison."""
 SIMULATED_KINDS: Final = frozenset({"", "success", "gain", "area", "episodes", "seconds", "collapse"})
-"""Kinds on which somebody measured how often a verdict is wrong; the empty one is of designs that knew success and its
-gain alone."""
+"""Kinds on which somebody measured how often a verdict is wrong; the empty one is of old designs."""
 LEVEL = 0.95
 Arms = dict[str, list[float]]
 """Values of each arm's runs."""
@@ -363,8 +362,7 @@ def warn_begun(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 def task_spread(arms: Sequence[Sequence[Mapping[str, float]]]) -> tuple[float, int] | None:
     """Return how much the difference of two arms varies between tasks beyond chance (a standard deviation), and of how
-    many tasks; None where runs played different ones, an arm has one run, or chance alone may vary as much. `arms`
-    holds the success of each run by task. Levels of runs are taken out: their spread is in every standard error."""
+    many tasks; None where nobody can tell. `arms` holds the success of each run by task."""
     tasks = sorted(arms[0][0]) if all(len(runs) > 1 for runs in arms) else []
     if len(tasks) < _LEAST_TASKS or any(run.keys() != set(tasks) for runs in arms for run in runs):
         return None
@@ -529,8 +527,7 @@ def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
-    """Tell of arms that stood at the threshold before training, and of comparisons in which runs of one arm alone
-    never got there."""
+    """Tell of arms that began at the threshold, and of comparisons in which runs of one arm alone never got there."""
     for arm in design.arms:
         values = list(state.values(arm.name).values())
         if begun := sum(value <= 0 for value in values):

@@ -241,8 +241,7 @@ def _ends(interval: DecidingInterval | None, unit: str) -> str:
 
 
 def describe_trainings(verdict: Verdict, metric: Metric) -> str:
-    """Return of which trainings a verdict speaks; of a time, the share of runs below its cut. Empty where no rule
-    says."""
+    """Return of which trainings a verdict speaks; of a time, the share of runs below its cut."""
     if verdict.estimate is None:
         return ""
     missed, reached = any(rate.count < rate.of for rate in verdict.reached), ""

@@ -140,8 +140,7 @@ def compare(
     test: Test, control: Runs, treatment: Runs, *, others: Sequence[Sequence[float]] = (), noise: Noise | None = None
 ) -> Comparison | None:
     """Return treatment minus control by `test`; None when that test does not exist for want of variance. `others` are
-    the values of the design's other arms, for `common` and `pooled`; `noise` is the bank's word, for `pooled` alone.
-    Raise ValueError for an arm with fewer than two values."""
+    the values of the design's other arms; `noise` is the bank's word, for `pooled` alone."""
     a, b = control.numbers, treatment.numbers
     if min(len(a), len(b)) < 2:
         raise ValueError(f"a comparison needs 2 values in each arm; found {len(a)} and {len(b)}")
@@ -176,8 +175,7 @@ def welch(control: Sequence[float], treatment: Sequence[float], *, instead: str 
 
 
 def paired_test(control: Runs, treatment: Runs) -> Comparison | None:
-    """Return the comparison of runs that share a seed; Welch's with fewer than two pairs; None where no pair
-    differs."""
+    """Return the comparison of runs that share a seed; Welch's with fewer than two pairs."""
     pairs = differences(control, treatment)
     if len(pairs) < 2:
         why = f"the arms share {len(pairs)} seed{'' if len(pairs) == 1 else 's'}, and pairs need 2"
@@ -226,8 +224,7 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def contrast(arms: Sequence[Sequence[float]], weights: Sequence[float]) -> Comparison | None:
-    """Return the weighted sum of the arms' means with its error; None where no arm of any weight varies. Raise
-    ValueError for an arm with fewer than two values, or another number of weights than of arms."""
+    """Return the weighted sum of the arms' means with its error; None where no arm of any weight varies."""
     if len(arms) != len(weights):
         raise ValueError(f"expected a weight for each of {len(arms)} arms; found {len(weights)}")
     if (least := min(map(len, arms))) < 2:

@@ -64,8 +64,7 @@ class PowerDesign:
 
 
 def power_design(design: Design, claim: Hypothesis) -> PowerDesign:
-    """Return the shape of a locked comparison; one variance that a bank has a part in counts as that of all arms. Raise
-    ValueError for rates of runs, whose power is in `studies.statistics.proportions`."""
+    """Return the shape of a locked comparison; ValueError for rates of runs (`studies.statistics.proportions`)."""
     if design.test == "boschloo":
         raise ValueError("the power of an exact test of two rates follows from the rates, not from a spread")
     test: Test = "common" if design.test == "pooled" else design.test
@@ -88,8 +87,7 @@ def analyses_at_shares(seeds: int, shares: Sequence[float], alpha: float = 0.05)
 
 
 def power(shape: PowerDesign, effect: float, sd: float) -> float:
-    """Return the probability of a claim in the direction of a true difference `effect`, at noise `sd` between seeds.
-    Raise ValueError for an sd or effect that is not positive."""
+    """Return the probability of a claim in the direction of a true difference `effect`, at noise `sd` between seeds."""
     if sd <= 0 or effect <= 0:
         raise ValueError(f"effect and sd must be positive; found {effect} and {sd}")
     return _power_at_effects(shape, [effect / sd])[0]

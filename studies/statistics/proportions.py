@@ -34,8 +34,7 @@ def exact_limits(count: int, of: int, level: float = 0.95) -> Interval:
 
 
 def one_sided_limits(count: int, of: int, level: float) -> tuple[float, float]:
-    """Return the exact limits of a rate, each of which holds alone at this level. Raise ValueError for a count outside
-    0 to `of`."""
+    """Return the exact limits of a rate, each of which holds alone at this level."""
     if not 0 <= count <= of:
         raise ValueError(f"a count must lie between 0 and its {of} trials; found {count}")
     low = 0.0 if count == 0 else float(special.betaincinv(count, of - count + 1, 1 - level))
@@ -76,8 +75,8 @@ def power_of_rates(control: float, treatment: float, seeds: int, *, alpha: float
 
 
 def seeds_for_rates(control: float, treatment: float, *, target_power: float = 0.8, alpha: float = 0.05) -> int | None:
-    """Return the fewest seeds of each arm that see this difference with the promised power; None beyond `MOST_SEEDS`.
-    Raise ValueError for rates that are equal, or none."""
+    """Return the fewest seeds of each arm that see this difference with the promised power; None beyond
+    `MOST_SEEDS`."""
     if control == treatment or not (0 <= control <= 1 and 0 <= treatment <= 1):
         raise ValueError(f"expected two different rates between 0 and 1; found {control:g} and {treatment:g}")
 

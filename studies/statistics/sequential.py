@@ -106,8 +106,7 @@ class Crossing(NamedTuple):
 
 
 def spend_alpha(seeds: Sequence[int], alpha: float = 0.05) -> tuple[InterimAnalysis, ...]:
-    """Return the looks after these numbers of seeds per arm, the last of which is the end. Raise ValueError for numbers
-    that do not grow, or an alpha outside (0, 1)."""
+    """Return the looks after these numbers of seeds per arm, the last of which is the end."""
     if not 0 < alpha < 1:
         raise ValueError(f"alpha must lie between 0 and 1; found {alpha}")
     if not seeds or list(seeds) != sorted(set(seeds)) or seeds[0] < 2:
@@ -117,8 +116,7 @@ def spend_alpha(seeds: Sequence[int], alpha: float = 0.05) -> tuple[InterimAnaly
 
 
 def crossings(bounds: Sequence[float], shares: Sequence[float], drift: float = 0.0) -> tuple[Crossing, ...]:
-    """Return for each look how probable it is that it is the first outside its bounds (in standard errors). `drift` is
-    the expected statistic at the end, in standard errors: 0 without an effect."""
+    """Return for each look how probable it is that it is the first outside its bounds, with a `drift` at the end."""
     walk = _Walk(drift)
     return tuple(walk.step(bound, share) for bound, share in zip(bounds, shares, strict=True))
 

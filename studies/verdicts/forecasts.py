@@ -48,8 +48,8 @@ class Calibration:
 
 
 def brier(probability: float, verdict: VerdictName) -> float | None:
-    """Return (probability - outcome)^2, outcome 1 for supported and 0 for refuted; None for other verdicts. Brier 1950,
-    Monthly Weather Review 78(1). 0 is perfect, 0.25 is what a coin's 50 % earns, 1 is the worst."""
+    """Return (probability - outcome)^2, outcome 1 for supported and 0 for refuted; None for other verdicts (Brier
+    1950)."""
     return (probability - _OUTCOMES[verdict]) ** 2 if verdict in _OUTCOMES else None
 
 

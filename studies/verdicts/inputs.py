@@ -100,8 +100,8 @@ class ArmData:
 
 
 def find_unaccounted(design: Design, arms: Mapping[str, ArmData], accepted: Collection[str]) -> str | None:
-    """Return a sentence when a run of these arms has no place in the analysis, or an arm lost more of its runs, those
-    cut short apart, than the lock allows; else None."""
+    """Return a sentence when a run has no place in the analysis, or an arm lost more of its runs than the lock
+    allows."""
     for name, arm in arms.items():
         left_out = [*arm.excluded.values(), *arm.cut.values()]
         if stray := sorted(set(left_out) - {*design.exclusions, *accepted}):
@@ -173,8 +173,7 @@ class JudgeInput:
 
     @property
     def last(self) -> LastLook | None:
-        """The last look that this one is, as the runs that are there make it; None for a planned one, or of no runs. A
-        hand that let a planned look have all its runs ended nothing before it."""
+        """The last look that this one is, as the runs that are there make it; None for a planned one, or of no runs."""
         looks = planned_looks(self.design, self.phase)
         planned = looks[self.look - 1 if self.ended == "hand" else -1].seeds
         if self.ended is None or not 0 < (count := self._count_runs()) < planned - _SAME_COUNT:
@@ -185,8 +184,8 @@ class JudgeInput:
         return LastLook(ended=self.ended, alpha=alpha, equivalence=alike)
 
     def _count_runs(self, seeds: int | None = None) -> float:
-        """Return how many runs of each arm, all alike, tell as much as those of the first `seeds` (or all) that enter.
-        Of two arms the harmonic mean of their numbers; pairs, where runs are paired."""
+        """Return how many runs of each arm, all alike, tell as much as those of the first `seeds` (or all) that
+        enter."""
         runs, design = self.runs(), self.design
         if seeds is not None:
             own = [design.seeds_of(name, design.seeds[:seeds]) for name in self.arms]

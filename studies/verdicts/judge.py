@@ -97,8 +97,7 @@ def gather(state: StudyState, *, look: int, phase: Phase = "confirm") -> dict[st
 
 
 def size_study(state: StudyState, affordable: int) -> Sizing:
-    """Return the size that a study's pilot leads to; `affordable` is what the budget carries of each arm. Its runs
-    count as a verdict's mean would have them; those that collapsed by the locked rule are counted apart."""
+    """Return the size that a study's pilot leads to; `affordable` is what the budget carries of each arm."""
     design = state.design
     if design is None:
         raise ValueError(f"study {state.id} has no design to size")
@@ -226,8 +225,8 @@ def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
 
 
 def verdict_fault(state: StudyState, folder: Path, verdict: Verdict) -> str | None:
-    """Return why a current verdict does not follow from the log, its lock's file and its evaluations, in a clause; None
-    where it does. Where a study's whole folder is elsewhere its files are not looked at."""
+    """Return why a current verdict does not follow from the log, its lock's file and its evaluations; None where it
+    does."""
     if folder.is_dir() and verdict.verdict != "invalid":
         if (fault := event_log.lock_error(state, folder)) is not None:
             return fault

@@ -43,8 +43,7 @@ from studies.verdicts.inputs import Finding, JudgeInput, count_codes, find_unacc
 from studies.verdicts.scope import collapse_rates, limit_scope
 
 LEAST_KEPT = 3
-"""Fewest trainings of an arm that did not collapse: with two, collapses alike in all arms bring nearly all of the false
-claims of a study."""
+"""Fewest trainings of an arm that did not collapse: with two, collapses bring nearly all false claims."""
 _LEAST_LEVEL = 1e-3
 """Level below which the interval of a last look is shown to nobody: of so few runs it may be wider than the metric."""
 _DECISIVE = frozenset({"supported", "refuted", "equivalent"})
@@ -91,8 +90,7 @@ def _gate_level(case: JudgeInput) -> float:
 
 
 def invalid(case: JudgeInput, reason: str) -> Verdict:
-    """Return the verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited. It is
-    final: no later look can heal what is not in the numbers."""
+    """Return the final verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited."""
     return _verdict(case, Finding("invalid", reason), outside=reason)
 
 
@@ -244,8 +242,7 @@ def _by_intervals(
 
 
 def _p_in_family(case: JudgeInput) -> float:
-    """Return the p of a claim corrected within its family: of its own look, once settled; 1 where none can be made, as
-    what cannot become a claim of the locked test must not make room for others."""
+    """Return the p of a claim corrected within its family: of its own look, once settled; 1 where none can be made."""
     settled = case.earlier.get(case.claim.id)
     if settled is not None:
         p = settled.p if settled.p_adjusted is None else settled.p_adjusted
@@ -343,8 +340,7 @@ def _weighted_effect(case: JudgeInput) -> float | None:
 
 
 def _inputs(case: JudgeInput, outside: str) -> str:
-    """Return the sha256 of everything the verdict follows from; of violations the codes, which better words leave
-    alone."""
+    """Return the sha256 of everything the verdict follows from; of violations the codes alone."""
     design = case.design.model_dump(mode="json")
     rules = {name: design.get(name) for name in (
         "test", "alpha", "looks", "noise", "equivalence_margin", "multiplicity", "exclusions", "counted_as_worst",

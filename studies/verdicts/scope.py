@@ -131,8 +131,8 @@ def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
 
 
 def _survives(case: JudgeInput, finding: Finding, lost: Sequence[float], rates: Sequence[CollapseRate]) -> bool:
-    """Return whether trainings that go wrong, at the highest rates that are not ruled out, could not undo a claim.
-    `lost` is what arms may lose whose mean lowers the effect, and those whose mean raises it."""
+    """Return whether trainings that go wrong at the highest rates not ruled out, and lose so much, could not undo a
+    claim."""
     if finding.verdict == "equivalent" and (same := finding.equivalence) is not None:
         widest = max(abs(same.low), abs(same.high)) + max(lost)
         return widest < same.margin and not any(rate.count for rate in rates)
@@ -171,8 +171,7 @@ def _lose_collapses(case: JudgeInput, rates: Sequence[CollapseRate], means: Sequ
 
 
 def find_unobserved_misses(metric: Metric, verdict: Verdict) -> tuple[UnobservedMiss, ...]:
-    """Return which trainings a verdict leaves open of its arms, whatever its scope: of a time those that never get
-    there, of a design that looks for starts those that never start."""
+    """Return which trainings a verdict leaves open: those that never get there, or that never start."""
     means = tuple(arm.mean for arm in verdict.arms) or (verdict.mean_control, verdict.mean_treatment)
     weights = tuple(arm.weight for arm in verdict.arms) or _DIFFERENCE
     return tuple(_find_unseen(metric, verdict.starts or verdict.reached, means, verdict, weights))
