@@ -184,6 +184,12 @@ class ImpossibleEvent(Exception):
     """The event cannot follow the ones before it."""
 
 
+def refuse(holds: object, why: str) -> None:
+    """Raise ImpossibleEvent where something holds that keeps an event from following."""
+    if holds:
+        raise ImpossibleEvent(why)
+
+
 def rule(*types: EventType) -> Callable[[Rule], Rule]:
     """Register what an event of these types does; its parameters after study and event are the payload's fields, which
     pydantic checks. Other fields of a payload are ignored, unless the rule takes `**`."""
