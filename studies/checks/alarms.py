@@ -114,8 +114,7 @@ def _not_finite(history: Sequence[Row]) -> Alarm | None:
 
 
 def _kl(history: Sequence[Row], most: float) -> _Broken:
-    values = [_number(row, "actor/ppo_kl") for row in history]
-    broken = [value is not None and abs(value) > most for value in values]
+    broken = [abs(_number(row, "actor/ppo_kl") or 0.0) > most for row in history]
     return broken, f"actor/ppo_kl beyond {most:g} nats a token"
 
 
@@ -152,9 +151,8 @@ def _throughput(history: Sequence[Row], share: float) -> _Broken:
     if len(known := _drop_missing(rates)) < LEAST_STEPS:
         return None
     usual = median(known)
-    broken = [rate is not None and rate < share * usual for rate in rates]
     slow = f"fewer than {share:g} of the run's median {usual:.0f} tokens a second: something else used the machine"
-    return broken, slow
+    return [rate is not None and rate < share * usual for rate in rates], slow
 
 
 def _judge(history: Sequence[Row], most: float) -> _Broken:
@@ -183,8 +181,7 @@ def _reward_hacking(history: Sequence[Row], limits: Watchdog, before: float, aft
     if limits.reward_gap is None or len(rewards) < QUARTER or after >= before:
         return None
     part = len(rewards) // QUARTER
-    rise = fmean(rewards[-part:]) - fmean(rewards[:part])
-    if rise < limits.reward_gap:
+    if (rise := fmean(rewards[-part:]) - fmean(rewards[:part])) < limits.reward_gap:
         return None
     said = f"the training reward rose by {rise:.3f} while hidden success fell from {before:.3f} to {after:.3f}"
     return Alarm("reward_hacking", history[-1]["step"], said, "note")

@@ -48,14 +48,12 @@ def flatten(job: Fields, prefix: str = "") -> dict[str, Any]:
 
 
 def find_differing_fields(jobs: Iterable[Fields]) -> tuple[str, ...]:
+    def written(value: Any) -> str:
+        return canonical(int(value) if isinstance(value, float) and value.is_integer() else value)
+
     rows = [flatten(job) for job in jobs]
     names = sorted({name for row in rows for name in row} - set(EVALUATED))
-    differing = []
-    for name in names:
-        values = (row.get(name) for row in rows)
-        alike = (int(value) if isinstance(value, float) and value.is_integer() else value for value in values)
-        differing += [name] if len(set(map(canonical, alike))) > 1 else []
-    return tuple(differing)
+    return tuple(name for name in names if len({written(row.get(name)) for row in rows}) > 1)
 
 
 def pairs_of(design: Design, claim: Hypothesis) -> tuple[Pair, ...]:

@@ -44,8 +44,10 @@ def sentences(
         where = "" if environment is None else f", in {environment}"
         if where and "hidden" in outcome_name(claim.variable, metric):
             where += " on the hidden tasks played"
-        more = _describe_joint_fields(claim) + _describe_mediators(claim)
-        found.append(_describe_test(claim, where, least, metric, sized) + more)
+        said = _describe_test(claim, where, least, metric, sized) + _describe_joint_fields(claim)
+        if moves := ", ".join(f"{mediator.metric} {_MOVES[mediator.direction]}" for mediator in claim.mediators):
+            said += f" Then, where a difference is shown, in this order: whether {moves} with it."
+        found.append(said)
     return tuple(found)
 
 
@@ -81,11 +83,6 @@ def _describe_joint_fields(claim: Hypothesis) -> str:
     return f" They differ together: the difference cannot be laid to {', '.join(others)} or {last} alone."
 
 
-def _describe_mediators(claim: Hypothesis) -> str:
-    moves = [f"{mediator.metric} {_MOVES[mediator.direction]}" for mediator in claim.mediators]
-    return f" Then, where a difference is shown, in this order: whether {', '.join(moves)} with it." if moves else ""
-
-
 def effect_of(claim: Hypothesis) -> str:
     """Return which effect an interaction is about: `effect of group_size (4 to 16)`."""
     name = claim.moderated
@@ -106,9 +103,8 @@ def _rungs(claim: Hypothesis) -> str:
 
 def along(claim: Hypothesis) -> str:
     """Return by what a trend's values are weighed: a straight line, or the weights of a contrast."""
-    return (
-        f"by the weights {', '.join(f'{w:.3g}' for w in claim.contrast)}" if claim.contrast else "along a straight line"
-    )
+    weights = ", ".join(f"{weight:.3g}" for weight in claim.contrast)
+    return f"by the weights {weights}" if weights else "along a straight line"
 
 
 def outcome_name(variable: str, metric: Metric | None = None) -> str:
@@ -157,11 +153,10 @@ def _describe_test(claim: Hypothesis, where: str, least: float | None, metric: M
             if alike:
                 return f"{effect} is the same {both.replace(' than ', ' as ')}{where}, to less than {margin}."
             return f"{effect} is {_SIZES[claim.direction]} {both}{where}{sized}."
+        over = f"over {_rungs(claim)}, {along(claim)}{where}"
         if alike:
-            over = f"over {_rungs(claim)}, {along(claim)}{where}"
             return f"Whether the {judged} changes {over}, by less than {margin}."
-        over = f"over {_rungs(claim)}, {along(claim)}{where}{sized}"
-        return f"Whether the {judged} {_MOVES[claim.direction]} {over}."
+        return f"Whether the {judged} {_MOVES[claim.direction]} {over}{sized}."
     treatment, control = (setting(claim.variable, value) for value in (claim.treatment, claim.control))
     at = " after as many training episodes" if claim.matched == "episodes" else ""
     judged = outcome_name(claim.variable, metric)

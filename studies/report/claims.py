@@ -144,7 +144,7 @@ def numbers_table(state: StudyState) -> Table | None:
     rows = list[list[Cell | str]]()
     for name, verdict, given in shown:
         if verdict is None:
-            rows.append([name, NONE, NONE, NONE, NONE, NONE, given, NONE, NONE])
+            rows.append([name, *[NONE] * 5, given, NONE, NONE])
             continue
         same, adjusted = verdict.equivalence, verdict.p_adjusted
         rows.append([
@@ -158,16 +158,8 @@ def numbers_table(state: StudyState) -> Table | None:
             number(verdict.brier),
             hash_cell(verdict.inputs_sha256),
         ])  # fmt: skip
-    columns = (
-        "Hypothesis",
-        "Locked test",
-        "Interval of the difference",
-        "Its level",
-        "p",
-        "Interval of equivalence",
-        "Forecast",
-    )
-    return table((*columns, "Brier", "Inputs, sha256"), rows, (2, 3, 4, 5, 6, 7))
+    columns = ("Hypothesis", "Locked test", "Interval of the difference", "Its level", "p", "Interval of equivalence")
+    return table((*columns, "Forecast", "Brier", "Inputs, sha256"), rows, (2, 3, 4, 5, 6, 7))
 
 
 def describe_sizing(state: StudyState) -> str:
@@ -243,9 +235,8 @@ def code_section(state: StudyState, design: Design, id: str) -> Section | None:
         return None
     model, where = state.planner.get("model"), "Where it ran is not recorded."
     author = f"the planner's language model ({model})" if model else "the planner"
-    places = {
-        attempt.sandbox.get("kind") for run in state.runs.values() if run.spec.sources for attempt in run.attempts
-    }
+    coded = (run for run in state.runs.values() if run.spec.sources)
+    places = {attempt.sandbox.get("kind") for run in coded for attempt in run.attempts}
     if places <= {"docker"}:
         where = "It ran in containers only, on training episodes." if places else "It has not run."
     plain = all(map(is_expression, design.code.values()))

@@ -212,10 +212,6 @@ def _quote(words: str, by: str) -> Quote | None:
     return Quote((words,), by) if words else None
 
 
-def _text(said: str) -> Text | None:
-    return Text(said) if said else None
-
-
 def _round_section(state: StudyState, each: StudyState, head: Headline, blocks: Sequence[Block | None]) -> Block | None:
     heading, opening = f"Round {each.round} of at most {state.most_rounds}", "No design is locked yet."
     if each in state.given_up:
@@ -254,8 +250,8 @@ def _round_blocks(
         drawing(f"{prefix}hidden-curves", "hidden-curves", hidden_curves(state, evidence)),
         drawing(f"{prefix}learning-curves", "learning-curves", learned),
         None if any(run.status == "collected" for run in state.runs.values()) else Text("No run has been collected."),
-        _text(design_tables.describe_noise(state)),
-        section("The screen", _text(selected)),
+        Text(design_tables.describe_noise(state)),
+        section("The screen", Text(selected)),
         section("The same comparison in another setting", design_tables.replication_table(state)),
         id=f"{prefix}results",
     )
@@ -310,7 +306,7 @@ def _design_section(state: StudyState, prefix: str) -> Block | None:
     return section(
         "The locked design",
         Text(design_tables.lock_proof(state)),
-        _text(claims.describe_sizing(state)),
+        Text(claims.describe_sizing(state)),
         design_tables.design_arms(design),
         design_tables.design_facts(design, state.design_hash),
         section("What each hypothesis puts at stake", design_tables.stakes_table(design)),

@@ -136,8 +136,8 @@ Block = Table | Text | Quote | Play | Remarks | Head | Drawing | Section
 
 
 def section(title: str, *blocks: Block | None, id: str = "", folded: bool = False) -> Section | None:
-    """Return a section of those blocks that there are; None where there is none."""
-    there = tuple(block for block in blocks if block is not None)
+    """Return a section of those blocks that there are, empty texts left out; None where there is none."""
+    there = tuple(block for block in blocks if block is not None and block != Text(""))
     return Section(title, there, id, folded) if there else None
 
 

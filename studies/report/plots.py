@@ -14,10 +14,9 @@ import textwrap
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from threading import RLock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -142,8 +141,7 @@ def variables(palette: Mapping[str, str]) -> str:
     return "".join(f"--{name}:{value};" for name, value in palette.items())
 
 
-@dataclass(frozen=True, slots=True)
-class FigureKind:
+class FigureKind(NamedTuple):
     """How one of the figures is called, described and drawn from its data; `draw` takes a salt that keeps ids apart."""
 
     title: str
@@ -151,8 +149,7 @@ class FigureKind:
     draw: Callable[[Any, str], Picture]
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(NamedTuple):
     """A finished figure: an inline SVG, a title, and a caption that says what is drawn."""
 
     title: str
@@ -184,8 +181,7 @@ def curves_picture(data: Curves) -> bytes:
     return buffer.getvalue()
 
 
-@dataclass(frozen=True, slots=True)
-class FigureRow:
+class FigureRow(NamedTuple):
     """One row of a figure: a name, a note that says its numbers, and a strip of a height."""
 
     name: str

@@ -166,11 +166,8 @@ def _spent(share: float, alpha: float) -> float:
 
 def _solve_bound(walk: _Walk, share: float, left: float) -> float:
     """Return the bound that a walk leaves at `share` for the first time with the probability `left`."""
-
-    def excess(bound: float) -> float:
-        return sum(walk.exit_probability(bound, share)) - left
-
-    return float(optimize.brentq(excess, 0.0, _HIGHEST_BOUND, xtol=1e-12))
+    found = optimize.brentq(lambda b: sum(walk.exit_probability(b, share)) - left, 0.0, _HIGHEST_BOUND, xtol=1e-12)
+    return float(found)
 
 
 class _Walk:

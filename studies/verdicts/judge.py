@@ -18,7 +18,7 @@ from studies.checks.training import detect_collapse, has_started
 from studies.log import event_log
 from studies.log.entries import RunState, VerdictContext
 from studies.log.study import StudyState
-from studies.records.design import GAIN, SUCCESS, Design, Metric
+from studies.records.design import GAIN, SUCCESS, Design
 from studies.records.procedure import Phase, Sizing
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
@@ -67,11 +67,17 @@ def judge_hypothesis(
     accepted = {amended.amendment.target for amended in touching}
     before_data = {amended.amendment.target for amended in touching if not amended.after_data}
     blocking = [v for v in found if v.blocks and v.code not in accepted]
+    others, earlier, barred = [h.id for h in design.hypotheses if h.id != hypothesis], dict[str, Verdict](), list[str]()
+    if phase == "confirm":
+        settled = (v for v in state.verdicts if v.hypothesis in others and v.look < look)
+        earlier = {v.hypothesis: v for v in settled if state.is_settled(v.hypothesis)}
+        earlier = earlier if known is None else dict(known.earlier)  # a later veto changes no level
+    if phase == "confirm" and design.multiplicity != "none":  # whatever was accepted for them since
+        barred = [name for name in others if any(v.blocks for v in find_violations(state, name, data))]
     return judge(JudgeInput(
         state.alpha_allocation, hypothesis, data, look, phase=phase,
         violations=[v.line for v in blocking], threats=[v.line for v in found if v not in blocking],
-        accepted=sorted(accepted), earlier=_earlier(state, hypothesis, look, phase),
-        barred=_find_barred(state, hypothesis, data, phase),
+        accepted=sorted(accepted), earlier=earlier, barred=barred,
         ended=state.ended_by(hypothesis) if known is None else known.ended,
         exploratory=bool(accepted - before_data) or _is_chosen_moment(state, hypothesis, look, phase, known),
     ))  # fmt: skip
@@ -158,7 +164,8 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
             if design.collapse is not None and (how := detect_collapse(seen, design.collapse)) is not None:
                 collapsed[name] = how
             if design.start is not None:
-                begins[name] = _begin(design.metric, seen)
+                begun = {} if seen.course is None else {SUCCESS: seen.course.start, GAIN: 0.0}
+                begins[name] = begun.get(design.metric.key, design.metric.worst)  # that no evaluation then gives
                 unstarted |= set() if name in collapsed or has_started(seen, design.start) else {name}
         elif run.cut:
             cut[run.run_id] = run.code
@@ -172,12 +179,6 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
     )  # fmt: skip
 
 
-def _begin(metric: Metric, seen: Conditions) -> float:
-    """Return what a training has before its first step; of a metric that no evaluation then gives, its worst value."""
-    begins = {} if seen.course is None else {SUCCESS: seen.course.start, GAIN: 0.0}
-    return begins.get(metric.key, metric.worst)
-
-
 def _is_chosen_moment(
     state: StudyState, hypothesis: str, look: int, phase: Phase, known: VerdictContext | None
 ) -> bool:
@@ -188,25 +189,6 @@ def _is_chosen_moment(
     since, until = state.locked.seq if state.locked else 0, known.seq if known else state.event_count + 1
     lowered = any(a.amendment.lowers and a.after_data and since < a.seq < until for a in state.amendments)
     return lowered and (phase != "confirm" or bool(state.missing_runs(hypothesis, look)))
-
-
-def _find_barred(state: StudyState, hypothesis: str, data: Mapping[str, ArmData], phase: Phase) -> list[str]:
-    """Return the other hypotheses that the linter allows no claim on, whatever was accepted for them since."""
-    assert state.design is not None
-    if state.design.multiplicity == "none" or phase != "confirm":
-        return []  # no other claim matters
-    others = (h.id for h in state.design.hypotheses if h.id != hypothesis)
-    return [name for name in others if any(v.blocks for v in find_violations(state, name, data))]
-
-
-def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dict[str, Verdict]:
-    """Return the verdicts settled at an earlier look; for one judged again as then: a later veto changes no level."""
-    if phase != "confirm":
-        return {}
-    if (known := state.context_of(hypothesis, look, phase)) is not None:
-        return dict(known.earlier)
-    others = (verdict for verdict in state.verdicts if verdict.hypothesis != hypothesis and verdict.look < look)
-    return {verdict.hypothesis: verdict for verdict in others if state.is_settled(verdict.hypothesis)}
 
 
 def verdict_follows(state: StudyState, verdict: Verdict) -> bool:

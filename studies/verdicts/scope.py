@@ -118,11 +118,13 @@ def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
     means = [fmean(runs.numbers) for runs in case.runs()]
     unseen = list(_find_unseen(metric, starts, means, finding, case.weights))
     if unseen:
-        losses["started"] = _lose_starts(case, starts, means)
+        sign, pairs = 1 if metric.higher_is_better else -1, zip(starts, means, strict=True)
+        lost = [0.0 if rate.count else rate.upper * max(0.0, sign * (mean - rate.begin)) for rate, mean in pairs]
+        losses["started"] = _by_side(case.weights, lost)
     if rates:
         losses["not_collapsed"] = _lose_collapses(case, rates, means)
-    names = [name for name, lost in losses.items() if not _survives(case, finding, lost, rates)]
-    together = [math.fsum(lost) for lost in zip(*losses.values(), strict=True)]
+    names = [name for name, own in losses.items() if not _survives(case, finding, own, rates)]
+    together = [math.fsum(both) for both in zip(*losses.values(), strict=True)]
     if losses and not names and not _survives(case, finding, together, rates):
         names = list(losses)
     spoken: Scope = "all" if not names else names[0] if len(names) == 1 else "started_not_collapsed"
@@ -146,12 +148,6 @@ def _by_side(weights: Sequence[float], losses: Sequence[float]) -> list[float]:
     """Return what is lost by the arms whose mean lowers the effect, and by those whose mean raises it."""
     pairs = list(zip(weights, losses, strict=True))
     return [math.fsum(abs(weight) * loss for weight, loss in pairs if (weight > 0) == up) for up in (False, True)]
-
-
-def _lose_starts(case: JudgeInput, starts: Sequence[StartRate], means: Sequence[float]) -> list[float]:
-    sign, pairs = 1 if case.design.metric.higher_is_better else -1, zip(starts, means, strict=True)
-    lost = (0.0 if rate.count else rate.upper * max(0.0, sign * (mean - rate.begin)) for rate, mean in pairs)
-    return _by_side(case.weights, list(lost))
 
 
 def _lose_collapses(case: JudgeInput, rates: Sequence[CollapseRate], means: Sequence[float]) -> list[float]:

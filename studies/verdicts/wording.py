@@ -48,20 +48,17 @@ class StudyQuestion:
 
 
 def question_of(state: StudyState) -> StudyQuestion:
-    left = [*_untested_words(state), *(text for act in state.planner_acts for text in act.not_tested)]
+    lefts = [act.left for act in state.planner_acts if act.left is not None]  # where code looked for words
+    words = [f'"{word}"' for word in (lefts[0] if lefts else ()) if all(word in left for left in lefts)]
+    left = [text for act in state.planner_acts for text in act.not_tested]
+    if words:
+        told = "words of the topic that no tested field, value, environment or metric covers"
+        left.insert(0, f"{', '.join(words)}: {told}.")
     return StudyQuestion(
         asked=" ".join(state.topic.split()),
         tested=list_tests(state.design, state.hypotheses),
         not_tested=tuple(dict.fromkeys((*left, *_other_measures(state, left)))),
     )
-
-
-def _untested_words(state: StudyState) -> Iterator[str]:
-    """Yield a sentence with the words of the topic that no design of any round covers, where code looked for them."""
-    lefts = [act.left for act in state.planner_acts if act.left is not None]
-    if words := [word for word in (lefts[0] if lefts else ()) if all(word in left for left in lefts)]:
-        quoted = ", ".join(f'"{word}"' for word in words)
-        yield f"{quoted}: words of the topic that no tested field, value, environment or metric covers."
 
 
 def _other_measures(state: StudyState, said: Sequence[str]) -> Iterator[str]:
