@@ -36,7 +36,7 @@ from studies.records.design import KNOB, MODEL, REWARD, Arm, Hypothesis, Kind, M
 from studies.records.procedure import Knob, Prediction, Rung, Screen
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name
-from studies.statistics.sizing import widest
+from studies.statistics.power import widest
 from swarm.environments.custom import CustomEnvironment
 from swarm.environments.registry import environments
 from swarm.job import Job, TinyModel, knobs_of

@@ -30,7 +30,6 @@ from studies.log.entries import (
 from studies.log.event import RULES, Event, EventType, ImpossibleEvent, refuse, rule
 from studies.log.study import RoundState, StudyState
 from studies.records.alpha import Exploration, exploration_spec
-from studies.records.analysis import MADE, AnalysisResult
 from studies.records.design import Arm, RunSpec
 from studies.records.procedure import PlanNode
 from studies.records.runs import (
@@ -44,7 +43,7 @@ from studies.records.runs import (
     shares_untrained,
     zero_lr_spec,
 )
-from studies.records.verdict import PlannerMessage, Verdict
+from studies.records.verdict import MADE, AnalysisResult, PlannerMessage, Verdict
 
 WORKED: Final = "worked_s"
 """Key of a payload, of any type of event: seconds that its controller worked since its last event."""

@@ -153,7 +153,7 @@ class Pilot(Record):
 
 
 class Sizing(Record):
-    """What a pilot led to, by `studies.statistics.sizing`: how many seeds, and when they are looked at."""
+    """What a pilot led to, by `studies.statistics.power`: how many seeds, and when they are looked at."""
 
     seeds: int = Field(ge=3)
     """Of each arm, the pilot's included: what is needed, or as many as the budget carried."""

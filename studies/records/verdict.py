@@ -1,11 +1,12 @@
-"""Verdicts, questions for approval, and a planner's words: quotations, of which nothing follows."""
+"""Verdicts, questions for approval, a planner's words, which are quoted, and what its code made: nothing follows from
+the last two."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, StrictBool, StringConstraints, model_validator
 
 from studies.records.base import EvolvingRecord, Record
 from studies.records.procedure import Phase
@@ -14,6 +15,11 @@ Origin = Literal["terminal", "command", "Prefect"]
 """Where an answer was given: in the terminal of the controller, by `ajet study`, or in a form of Prefect."""
 ORIGINS: Final = {"terminal": "in the terminal", "command": "by a command", "Prefect": "in Prefect"}
 """The same as words in a sentence."""
+ANALYSE: Final = "analyse"
+"""Name of the look."""
+MADE: Final = "made"
+"""Key of its result in `planner.acted`; one that made nothing has none."""
+_MOST: Final = 1e15
 VerdictName = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid"]
 Scope = Literal["all", "not_collapsed", "reached", "started", "started_not_collapsed"]
 """What a verdict speaks of: all trainings, those that do not collapse, or, of an arm of which every run was seen to
@@ -277,3 +283,48 @@ def describe_doubts(said: PlannerMessage) -> str:
     if said.contradicted:
         wrong.append(f"verdicts that were not reached: {', '.join(said.contradicted)}")
     return f" ({'; '.join(wrong)})" if wrong else ""
+
+
+def _require_visible(text: str) -> str:
+    if not text.replace("\n", " ").replace("\t", " ").isprintable():
+        raise ValueError(f"expected visible characters; found others in {text[:60]!r}")
+    return text
+
+
+Source = Annotated[str, StringConstraints(strict=True, max_length=16_384), AfterValidator(_require_visible)]
+Plain = Annotated[
+    str, StringConstraints(strict=True, max_length=200, pattern=r"^[^\n\t]*$"), AfterValidator(_require_visible)
+]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-_MOST, le=_MOST)]
+Row = Annotated[Mapping[Plain, StrictBool | Number | Plain | None], Field(min_length=1, max_length=8)]
+
+
+class AnalysisSeries(Record):
+    """One line, or one set of points."""
+
+    name: Plain
+    points: tuple[tuple[Number, Number], ...] = Field(min_length=1, max_length=100)
+
+
+class AnalysisFigure(Record):
+    """What the report is to draw, with the names of its axes."""
+
+    kind: Literal["lines", "points"]
+    x: Plain
+    y: Plain
+    series: tuple[AnalysisSeries, ...] = Field(min_length=1, max_length=6)
+
+
+class AnalysisResult(Record):
+    """What the code returned."""
+
+    table: tuple[Row, ...] = Field(min_length=1, max_length=40)
+    """Cells by column, of which all rows have the same."""
+    figure: AnalysisFigure | None = None
+    note: Plain = ""
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        if any(row.keys() != self.table[0].keys() for row in self.table):
+            raise ValueError(f"expected the columns {', '.join(self.table[0])} in each row of the table; found others")
+        return self

@@ -15,11 +15,10 @@ from studies.checks.conditions import INITIAL
 from studies.errors import ReportError
 from studies.log.entries import PlannedExploration
 from studies.log.study import StudyState
-from studies.records.analysis import ANALYSE, MADE, AnalysisResult
 from studies.records.base import digest
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name, value_of
-from studies.records.verdict import one_line
+from studies.records.verdict import ANALYSE, MADE, AnalysisResult, one_line
 from studies.report import claims, design_tables, run_tables, summary
 from studies.report.answer import answer_section, plan_section
 from studies.report.design_tables import what_differs

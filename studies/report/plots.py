@@ -26,7 +26,7 @@ from matplotlib.patches import Patch
 from matplotlib.style import context
 from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
 
-from studies.records.analysis import AnalysisFigure
+from studies.records.verdict import AnalysisFigure
 from studies.report.elements import ARMS
 from studies.report.figure_data import ArmCurves, ArmShift, ClaimEffect, Curves, Effects, Shifts
 from studies.report.wording import MINUS, capital, format_signed, number, percent, plural, span

@@ -22,7 +22,7 @@ from studies.records.design import GAIN, SUCCESS, Design
 from studies.records.procedure import Phase, Sizing
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
-from studies.statistics.sizing import size_design
+from studies.statistics.power import size_design
 from studies.verdicts.inputs import ArmData, JudgeInput, find_claim
 from studies.verdicts.rules import invalid, judge
 

@@ -16,9 +16,8 @@ from studies.records.alpha import ALPHA
 from studies.records.design import Budget
 from studies.records.procedure import Noise
 from studies.statistics.comparison import effective_level
-from studies.statistics.power import likely_spreads
+from studies.statistics.power import likely_spreads, plan_analyses
 from studies.statistics.proportions import boschloo
-from studies.statistics.sizing import plan_analyses
 
 
 def noise(sd: float = 0.03, df: int = 16, correlation: float | None = None, pairs: int = 0) -> Noise:

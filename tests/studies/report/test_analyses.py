@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from studies import EventType
 from studies.errors import LogCorrupt
 from studies.proof import verify
-from studies.records.analysis import AnalysisResult
+from studies.records.verdict import AnalysisResult
 from studies.report.build import build_report
 from tests.studies.synthetic import Synthetic
 

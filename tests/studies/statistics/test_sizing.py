@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from studies.records.design import Design
 from studies.records.procedure import Pilot, PowerTarget
 from studies.records.statements import apply_pilot
-from studies.statistics.sizing import blinded_variance, plan_analyses, size_design
+from studies.statistics.power import blinded_variance, plan_analyses, size_design
 from tests.studies.synthetic import design, hypothesis
 
 VALUES = st.lists(st.floats(0, 1), min_size=8, max_size=8)
