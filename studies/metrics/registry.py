@@ -1,8 +1,7 @@
 """Kinds of metrics by name, those of installed packages included.
 
-A package names its kinds in `[project.entry-points."ajet.metrics"]` with `NAME = "module:Class"`. A broken one is
-refused where it is asked for. A kind may be anybody's code: what it locks and what it reads off a run are checked, and
-what cannot be is refused in one line that names what was raised and where.
+A package names its kinds in `[project.entry-points."ajet.metrics"]` with `NAME = "module:Class"`. A kind may be
+anybody's code: what it locks and what it reads off a run are checked, and what cannot be is refused in one line.
 """
 
 from __future__ import annotations
@@ -153,8 +152,7 @@ def values_of(metric: Metric, run: Results) -> Mapping[str, Value]:
 
 
 def _values_beside(metric: Metric, run: Results) -> dict[str, Value]:
-    """Return what mediators read off a run; one that its files do not tell has none, and no run is lost for it. They
-    come first: a run is measured once it has its own metric's value."""
+    """Return what mediators read off a run, where its files tell it."""
     values = dict[str, Value]()
     for other in metric.beside.values():
         with suppress(Refused):
