@@ -188,7 +188,6 @@ def _reward_hacking(history: Sequence[Row], limits: Watchdog, before: float, aft
 
 
 def _against_first(history: Sequence[Row], name: str, bad: Callable[[float, float], bool]) -> list[bool]:
-    """Return for each row whether a metric is bad beside the mean of its first steps, which are never bad."""
     values = [_number(row, name) for row in history]
     first = _drop_missing(values)[:FIRST_STEPS]
     if len(first) < FIRST_STEPS:

@@ -40,7 +40,6 @@ LEAST_REPEATED: Final = 16
 
 
 def flatten(job: Fields, prefix: str = "") -> dict[str, Any]:
-    """Return the fields of a job by their paths."""
     fields: dict[str, Any] = {}
     for name, value in job.items():
         fields |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -125,7 +124,6 @@ def extract_conditions(history: Sequence[Row], initial: Part, final: Part) -> di
 
 
 def tasks_hash(plays: Iterable[tuple[str, int]]) -> str:
-    """Return the hash of the plays of an evaluation, each a task's id and how often it was played before."""
     return digest(sorted([task, sample] for task, sample in plays))
 
 
@@ -155,7 +153,6 @@ def play_variance(part: Part) -> float:
 
 
 def mean_facts(part: Part) -> dict[str, float]:
-    """Return the mean of each named number that the environment said of plays, over those that have it."""
     said: dict[str, list[float]] = {}
     for episode in part["episodes"]:
         for name, value in (episode.get("facts") or {}).items():

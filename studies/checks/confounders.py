@@ -174,7 +174,6 @@ def _check_same(pair: _Pair, rule: _SameRule) -> Violation | None:
 
 
 def _check_beginnings(pair: _Pair) -> Iterator[Violation]:
-    """Find evaluations on other tasks than seeds draw, and arms unlike before training."""
     strays = [
         sum(None not in (run.evaluation_tasks, run.drawn_tasks) and run.evaluation_tasks != run.drawn_tasks
             for run in arm.values())
@@ -203,7 +202,6 @@ def _check_beginnings(pair: _Pair) -> Iterator[Violation]:
 
 
 def _check_training(pair: _Pair) -> Iterator[Violation]:
-    """Find what training was of unlike amounts, and how many other runs shared its machine."""
     tokens = pair.means("tokens", amount=True)
     if tokens is not None and _ratio(*tokens) >= TOKENS_TOLD and not pair.declared >= _STEPS:
         amounts = pair.describe(f"{tokens[0]:,.0f}", f"{tokens[1]:,.0f}")
@@ -224,7 +222,6 @@ def _check_training(pair: _Pair) -> Iterator[Violation]:
 
 
 def _check_errors(pair: _Pair) -> Iterator[Violation]:
-    """Find tasks that were seen in training, episodes without a reward, and runs that a locked rule ended early."""
     left, right = (sum(arm.values()) for arm in pair.known_values("overlap"))
     if left or right:
         tasks = pair.describe(f"{left} tasks", f"{right}")
@@ -242,7 +239,6 @@ def _check_errors(pair: _Pair) -> Iterator[Violation]:
 
 
 def _check_spread(pair: _Pair, field: str, noun: str) -> Violation | None:
-    """Find places over which the arms are spread unlike, by total variation."""
     left, right = pair.known_values(field)
     if not left or not right:
         return None

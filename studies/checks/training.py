@@ -97,7 +97,6 @@ def find_zero_lr_run(state: StudyState) -> RunState | None:
 
 
 def list_untrained_runs(state: StudyState) -> list[RunState]:
-    """Return the runs of all rounds that evaluated an untrained policy for others."""
     return [run for run in state.every_run.values() if is_untrained_run(run.spec) and run.status == "collected"]
 
 

@@ -36,7 +36,6 @@ from studies.records.verdict import ApprovalRequest, Origin, Verdict
 
 
 def supersede(study: StudyState, verdicts: Collection[Verdict]) -> None:
-    """Take back verdicts, and what was decided by them."""
     study.superseded = (*study.superseded, *verdicts)
     study.verdicts = tuple(verdict for verdict in study.verdicts if verdict not in verdicts)
     study.replications = tuple(verdict for verdict in study.replications if verdict not in verdicts)
@@ -46,7 +45,6 @@ def supersede(study: StudyState, verdicts: Collection[Verdict]) -> None:
 
 @rule(EventType.APPROVAL_ASKED)
 def _ask(study: StudyState, event: Event, question: ApprovalRequest, digest: str) -> None:
-    """A person is asked; a question that was open before is not asked any more."""
     refuse(question.study != study.id, f"expected a question of study {study.id}; found one of {question.study}")
     refuse(study.stopped_reason is not None, "the study is stopped; expected nothing to be asked before it goes on")
     due = len(study.questions) + 1

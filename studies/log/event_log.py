@@ -119,7 +119,6 @@ class EventLog:
     def compose(
         self, study: str, type: EventType, payload: Mapping[str, Any], *, after: Event | None, actor: str = "system"
     ) -> Event:
-        """Return what `compose_event` does, at the log's time."""
         return compose_event(study, type, payload, after=after, actor=actor, at=self._clock())
 
     def append(self, event: Event) -> None:
@@ -179,7 +178,6 @@ class EventLog:
         self._engine.dispose()
 
     def _open(self) -> None:
-        """Create the table, trying again while other processes do."""
         deadline = time.monotonic() + _BUSY_MS / 1000
         while True:
             try:
@@ -366,7 +364,6 @@ class StudyLog:
         return state
 
     def active_seconds(self) -> float:
-        """Return the seconds worked in all events read so far, and by this controller since."""
         worked = 0.0 if self._state is None else self._state.worked_s
         return worked + (0.0 if self._work is None else self._work.pending_seconds())
 

@@ -239,14 +239,12 @@ class StudyState(RoundState):
 
     @property
     def every_run(self) -> Mapping[str, RunState]:
-        """The runs of all rounds, those of rounds that came to no lock included."""
         if not self.rounds_before and not self.given_up:
             return self.runs
         return {name: run for state in (*self.rounds_before, *self.given_up, self) for name, run in state.runs.items()}
 
     @property
     def seeds_used(self) -> frozenset[int]:
-        """The seeds that were drawn for this round: for its A/A runs, explorations, screen and claims."""
         design, noise = self.locked_design, self.noise_plan
         seeds: list[int | None] = [tried.plan.seed for tried in self.explorations]
         if noise is not None:
@@ -258,7 +256,6 @@ class StudyState(RoundState):
 
     @property
     def ledgers(self) -> AlphaLedgers:
-        """The error ledgers as they stand before this round."""
         alpha = self.design.alpha if self.most_rounds == 1 and self.design is not None else ALPHA
         ledgers = AlphaLedgers.begin(self.most_rounds, alpha)
         for before in self.rounds_before:

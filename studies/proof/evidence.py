@@ -78,7 +78,6 @@ class Findings:
 
 
 def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
-    """Check the files of every collected run, and each number that follows from them."""
     design = state.locked_design
     for run in state.runs.values():
         if run.collected is None:
@@ -207,7 +206,6 @@ class _CollectedRun:
             self._compare(f"{place}, other", {"version": (other["policy_version"], last)})
 
     def _check_part(self, place: str, part: Mapping[str, Any], episodes: int, environment: str = "") -> None:
-        """Check one evaluation: of whose tasks it is, and that it has so many different plays."""
         plays = {(episode["task_id"], episode["sample"]) for episode in part["episodes"]}
         of = {
             "environment": (part["environment"], environment or self.run.spec.environment),

@@ -114,7 +114,6 @@ def _spending_error(design: Design) -> str | None:
 
 
 def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
-    """Compute a verdict again from the events before it, and compare it field by field."""
     stored = Verdict.model_validate({name: event.payload[name] for name in event.payload if name != WORKED})
     place = f"verdict on {stored.hypothesis} (event {event.seq})"
     blames_lock = stored.verdict == "invalid" and stored.reason.startswith(f"the lock {lock_name(state.round)} ")
@@ -182,7 +181,6 @@ def before_report(events: Sequence[Event]) -> list[Event]:
 
 
 def check_report(events: Sequence[Event], folder: Path, findings: Findings) -> None:
-    """Compare the pages and figures in a study's folder with the newest `report.built` of its log."""
     last = max((n for n, event in enumerate(events) if event.type is EventType.REPORT_BUILT), default=None)
     if last is None:
         for name in (name for name in PAGES if (folder / name).exists()):

@@ -124,7 +124,6 @@ class AnswerFacts:
 
 
 def _claim_facts(state: StudyState) -> Iterator[tuple[str, str]]:
-    """Yield what may be said of each judged claim of a round, by its reference."""
     design = state.design
     assert design is not None
     for verdict in state.verdicts:
@@ -151,7 +150,6 @@ def _claim_facts(state: StudyState) -> Iterator[tuple[str, str]]:
 
 
 def _run_facts(state: StudyState, evidence: Evidence | None) -> Iterator[tuple[str, str]]:
-    """Yield what may be said of arms and runs that did not collapse, and where a logged metric began and ended."""
     assert state.design is not None
     metric, fallen, known = state.design.metric, find_collapsed_runs(state), {} if evidence is None else evidence.runs
     for arm in state.design.arms:

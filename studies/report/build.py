@@ -118,7 +118,6 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _back_up_edited(payload: Mapping[str, Any] | None, hashes: Mapping[str, str], folder: Path) -> Iterator[str]:
-    """Copy pages aside that are neither as `report.built` says nor as in `hashes`, and say so."""
     known = file_hashes(payload)
     for path in (folder / name for name in PAGES):
         data = path.read_bytes() if path.exists() else None

@@ -71,7 +71,6 @@ def quote_planner(state: StudyState) -> str:
 
 
 def quotes(state: StudyState) -> Iterator[Quote]:
-    """Yield the words of each hypothesis, written before the data that test it."""
     metric = None if state.design is None else state.design.metric
     by = f"in the words of the planner {planner_label(str(state.planner['name']), state.planner.get('model'))}"
     if state.selection is not None:
@@ -201,7 +200,6 @@ def unit_of(state: StudyState) -> str:
 
 
 def rules(state: StudyState) -> tuple[str, ...]:
-    """Return by which rule each verdict came about."""
     opened = {claim.id for claim in claims(state) if claim.open}
     reasons = ((v.hypothesis, _SIDE.sub("", v.reason) if v.hypothesis in opened else v.reason) for v in state.verdicts)
     return tuple(f"{name}: {true_minus(reason)}" for name, reason in reasons)

@@ -232,7 +232,6 @@ def _round_section(state: StudyState, each: StudyState, head: Headline, blocks: 
 def _round_blocks(
     state: StudyState, evidence: Evidence, urgent: Sequence[Remark], rest: Sequence[Remark], prefix: str
 ) -> Iterator[Block | None]:
-    """Yield what a round showed, what threatens it, and folded what a busy person does not read."""
     predicted = drawing(f"{prefix}predictions", "predictions", forecasts(state))
     mediators = claims.mediator_table(state)
     beside = (mediators, Text(claims.MEDIATORS)) if mediators is not None else ()
@@ -319,7 +318,6 @@ def _design_section(state: StudyState, prefix: str) -> Block | None:
 
 
 def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block | None:
-    """Return one exploration: what it is, its runs, and what its planner wanted to see."""
     plan, rows = entry.plan, list[Row]()
     runs = {run.spec.arm: run for run in state.runs_in("explore") if run.spec.design_hash == plan.hash()}
     for arm in plan.arms:
@@ -369,7 +367,6 @@ def _analysis_section(state: StudyState) -> Section | None:
 
 
 def _ledger_section(state: StudyState) -> Section | None:
-    """Return both ledgers of an inquiry, the level of each round that was asked, and what they promise."""
     ledgers, locked = state.ledgers, [each.round for each in state.rounds if each.locked_design is not None]
     ended = state.concluded_reason is not None or state.status == "judged"
     if ended and state.design is not None and ledgers.left > 0:
@@ -389,7 +386,6 @@ def _ledger_section(state: StudyState) -> Section | None:
 
 
 def _appendix(state: StudyState, evidence: Mapping[int, Evidence]) -> Block | None:
-    """Return what nobody can do without and few read: every run, hashes, decisions, cost, versions."""
     copies = Text("Results are read from the logs on the machine that trained; these are copies to look at.")
     copied = run_tables.copy_table(state)
     what = "hash, number, level and verdict of every round" if is_campaign(state) else "hash, number and verdict"

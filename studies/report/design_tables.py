@@ -58,7 +58,6 @@ _SAMPLERS: Final = {
 
 
 def lock_proof(state: StudyState) -> str:
-    """Return when the design was locked, and the events that show it was before any run."""
     if state.locked is None:
         return "No design was locked."
     said = f"The design was locked as event {state.locked.seq} at {moment(state.locked.ts)}"
@@ -85,7 +84,6 @@ def constants(state: StudyState, design: Design) -> Table | None:
 
 
 def what_differs(design: Design) -> str:
-    """Return the variables of a design, or the knobs of its screen while there are no hypotheses."""
     declared = {name for claim in design.hypotheses for name in claim.declared}
     return ", ".join(sorted(declared) or [knob.field for knob in (design.screen.knobs if design.screen else ())])
 
@@ -95,7 +93,6 @@ def design_facts(design: Design, design_hash: str | None) -> Table | None:
 
 
 def _measure_facts(design: Design) -> Iterator[Fact]:
-    """Yield what is compared, where, by which metric and on which seeds."""
     metric = design.metric
     yield "What differs", what_differs(design)
     yield "Environment", design.environment
@@ -128,7 +125,6 @@ def _measure_facts(design: Design) -> Iterator[Fact]:
 
 
 def _rule_facts(design: Design) -> Iterator[Fact]:
-    """Yield the locked test, what it can see, and which runs it leaves out."""
     metric = design.metric
     looks = f" spent over {len(design.looks)} looks" if len(design.looks) > 1 else ""
     yield "Test", f"{capital(TESTS[design.test])}, two-sided, alpha {design.alpha:g}{looks}"
@@ -191,7 +187,6 @@ def analyses_table(design: Design) -> Table | None:
 
 
 def rules_table(design: Design) -> Table | None:
-    """Return the rules of decisions in the order in which they are tried; None without any."""
     kills = [(f"kill {h.id}", h.kill_if, "settle") for h in design.hypotheses if h.kill_if]
     rules = [*kills, *((rule.name, rule.when, rule.then) for rule in design.decision_table)]
     rows = [(name, Cell(when, "mono"), _ACTS[then]) for name, when, then in rules]
@@ -208,14 +203,12 @@ def stakes_table(design: Design) -> Table | None:
 
 
 def limits_table(watchdog: Watchdog | None) -> Table | None:
-    """Return the limits of the watchdog that are on."""
     known = type(watchdog).model_fields if watchdog is not None else {}
     limits = [(name, value) for name, value in watchdog or () if value is not None]
     return pairs([(n.replace("_", " "), f"{v:g}: {one_line(known[n].description or '')}") for n, v in limits])
 
 
 def describe_noise(state: StudyState) -> str:
-    """Return what the A/A runs before the design showed; empty without them."""
     runs = [run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM]
     if state.noise_plan is None or not runs:
         return ""
@@ -241,7 +234,6 @@ def describe_screen(screen: Screen) -> str:
 
 
 def screen_table(state: StudyState) -> Table | None:
-    """Return every candidate of the screen with what it came to after each rung; None without a screen."""
     lengths = sorted({int(run.spec.job["steps"]) for run in state.runs_in("screen")})
     chosen, rows = state.selection, []
     for arm in state.candidates.values():
@@ -258,7 +250,6 @@ def screen_table(state: StudyState) -> Table | None:
 
 
 def interim_table(state: StudyState) -> Table | None:
-    """Return what each look showed and what was decided on it; None where there is but one look."""
     if state.design is None or len(state.design.looks) < 2:
         return None
     unit, rows = unit_of(state), list[Row]()

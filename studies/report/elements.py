@@ -155,7 +155,6 @@ def list_drawings(blocks: Iterable[Block]) -> Iterator[Drawing]:
 
 
 def hash_cell(value: str) -> Cell:
-    """Return a cell with the first 12 digits of a hash, the whole of it as its title."""
     return Cell(value[:12], "mono", value)
 
 
@@ -196,12 +195,10 @@ def format_mean(metric: Metric, values: Sequence[float]) -> str:
 
 
 def format_spread(metric: Metric, values: Sequence[float]) -> str:
-    """Return the standard deviation, where it says something."""
     return NONE if is_mostly_cut(metric, values) or is_rate(metric) else number(spread(values), unit=metric.unit)
 
 
 def format_reached(metric: Metric, values: Sequence[float]) -> str:
-    """Return how many runs do not lie where the metric is cut."""
     return f"{len(values) - _count_cut(metric, values)} of {len(values)}"
 
 
@@ -213,7 +210,6 @@ def arm_interval(metric: Metric, values: Sequence[float]) -> Interval | None:
 
 
 def count_of(values: Sequence[float]) -> tuple[int, int]:
-    """Return how many of so many runs have 1, of a metric that is 1 or 0."""
     return round(sum(values)), len(values)
 
 

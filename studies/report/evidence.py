@@ -174,7 +174,6 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
 
 
 def _recompute(run: RunState, results: Results) -> dict[str, float]:
-    """Return every measurement of a run that its files give, computed again from them."""
     try:
         found = values_of(run.spec.metric, results)
     except Refused as error:
@@ -191,7 +190,6 @@ def _recompute(run: RunState, results: Results) -> dict[str, float]:
 
 
 def _read(run: RunState, name: str, folder: Path) -> dict[str, Any]:
-    """Return one of a run's collected files, which must be what was collected and about this run."""
     record = (run.collected or {})[name]
     if not (folder / record["path"]).resolve().is_relative_to(folder.resolve()):
         raise ReportError(f"a file of run {run.run_id} lies outside the study's folder: {record['path']!r}")

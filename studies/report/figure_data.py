@@ -163,7 +163,6 @@ def hidden_curves(state: StudyState, evidence: Evidence) -> Curves | None:
 
 
 def _arm_curves(state: StudyState, curve: Callable[[RunState], Points]) -> tuple[ArmCurves, ...]:
-    """Return the arms that are drawn with the curve of each run that has one."""
     drawn = []
     for name, index, runs in list_plotted_arms(state):
         if seeds := tuple(SeedCurve(run.run_id, run.spec.seed, at) for run in runs if (at := curve(run))):
@@ -172,7 +171,6 @@ def _arm_curves(state: StudyState, curve: Callable[[RunState], Points]) -> tuple
 
 
 def training_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]:
-    """Return the curves of what tells how a training went, as far as all runs logged it."""
     found = (metric_curves(state, evidence, key) for key in TRAINING if evidence.has_metric(key))
     return tuple(data for data in found if data is not None)
 
@@ -192,7 +190,6 @@ def metric_curves(state: StudyState, evidence: Evidence, key: str, measured: str
 
 
 def mean_of(seeds: Sequence[SeedCurve]) -> Points:
-    """Return the mean of curves at every x that all of them have."""
     at: dict[float, list[float]] = defaultdict(list)
     for seed in seeds:
         for x, y in seed.points:

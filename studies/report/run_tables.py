@@ -85,7 +85,6 @@ def warn_custom_environments(state: StudyState, evidence: Evidence) -> Iterator[
 
 
 def _places(state: StudyState) -> Counter[str]:
-    """Return in how many attempts each sandbox was used."""
     attempts = (attempt for run in state.runs.values() for attempt in run.attempts)
     return Counter(place for attempt in attempts if (place := _place(attempt)))
 
@@ -101,7 +100,6 @@ def arm_cell(design: Design | None, arm: str) -> Cell:
 
 
 def arm_table(state: StudyState) -> Table | None:
-    """Return what the arms came to; None before a run of any was measured."""
     design = state.design
     if design is None or not any(state.values(arm.name) for arm in design.arms):
         return None
@@ -195,7 +193,6 @@ def format_measurement(run: RunState, key: str) -> str:
 
 
 def count_runs(runs: Iterable[RunState]) -> str:
-    """Return a sentence by which no run is lost."""
     runs = list(runs)
     if not runs:
         return "No run was planned."
@@ -250,7 +247,6 @@ def planner_table(state: StudyState) -> Table | None:
 
 
 def notebook_table(state: StudyState) -> Table | None:
-    """Return what the planner wrote down beside its actions, quoted as its voice; None where it wrote nothing."""
     kinds = {"note": "a thought", "revise": "a revision of {}", "ask": "a question to the user", "plan": "a plan"}
 
     def words(note: PlannerNote) -> str:
@@ -281,7 +277,6 @@ def cost_facts(state: StudyState) -> Iterator[Fact]:
 
 
 def planner_facts(state: StudyState) -> Iterator[Fact]:
-    """Yield the tokens that planning took, in all and by purpose, with what they cost where prices were named."""
     acts = state.planner_acts
     paid = [sum(each.get("cost", 0.0) for each in act.spent.values()) for act in acts]
     parts = {"Planner tokens": [{**act.tokens, "cost": cost} for act, cost in zip(acts, paid, strict=True)]}

@@ -74,7 +74,6 @@ def remarks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
 
 
 def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Check the lock, and that arms and runs differ in what it says and in nothing else."""
     if evidence.lock_error is not None:
         yield Remark("failed", f"{capital(evidence.lock_error)}.")
     if state.locked and state.first_launch and state.locked.seq < state.first_launch.seq:
@@ -115,7 +114,6 @@ def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]
 
 
 def _check_numbers(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell what was computed again, how the arms began, and whether a training at a rate of 0 changed nothing."""
     if evidence.files:
         numbers = sum(len(run.recomputed) for run in evidence.runs.values())
         yield Remark(
@@ -151,7 +149,6 @@ def _check_numbers(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _warn_logs(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell of late amendments, of the watchdog's alarms, and of copies at W&B, on which nothing rests."""
     yield from map(threat, protocol_deviations(state))
     for run in state.runs.values():
         for alarm in (run.collected or {}).get("alarms", ()):
@@ -182,7 +179,6 @@ def _warn_invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell of attempts, of verdicts that came before the data were whole, and of runs that could learn nothing."""
     retried = [run for run in state.runs.values() if len(run.attempts) > 1]
     if anew := [run for run in retried if len(run.lineage) == 1]:
         tries = ", ".join(f"{run.run_id}: {len(run.attempts)}" for run in anew)
@@ -264,7 +260,6 @@ def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark
 
 
 def _warn_design(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell of missing runs, feared confounds, few runs, claims that were not corrected, and ends of the range."""
     if (design := state.design) is None:
         return
     runs = state.runs_in("confirm")
@@ -324,7 +319,6 @@ def _warn_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _warn_tasks(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell of a difference that varies so between hidden tasks that on other tasks its error would be larger."""
     design = state.design
     for verdict in state.verdicts if design is not None and design.metric.key == SUCCESS else ():
         assert design is not None
@@ -407,7 +401,6 @@ def others_table(state: StudyState, evidence: Evidence) -> Table | None:
 
 
 def facts_table(state: StudyState) -> Table | None:
-    """Return what the environment said of plays after training, as means over each arm's runs; None for nothing."""
     arms = [arm.name for arm in state.design.arms] if state.design is not None else []
     values: dict[str, dict[str, list[float]]] = {}
     for arm in arms:
@@ -495,7 +488,6 @@ def _against(design: Design, verdict: Verdict, metric: Metric, found: OtherDiffe
 
 
 def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Yield what weakens conclusions because of what was measured."""
     if state.design is None:
         return
     metric = state.design.metric
@@ -527,7 +519,6 @@ def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
-    """Tell of arms that began at the threshold, and of comparisons in which runs of one arm alone never got there."""
     for arm in design.arms:
         values = list(state.values(arm.name).values())
         if begun := sum(value <= 0 for value in values):

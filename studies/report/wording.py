@@ -142,7 +142,6 @@ def describe_comparison(hypothesis: Hypothesis) -> str:
 
 
 def describe_counts(verdict: Verdict) -> str:
-    """Return how many runs of each arm a verdict rests on: the treatment's first, or a contrast's in their order."""
     return " + ".join(map(str, [arm.n for arm in verdict.arms] or [verdict.n_treatment, verdict.n_control]))
 
 
@@ -161,7 +160,6 @@ def metric_axis(metric: Metric) -> str:
 
 
 def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
-    """Return the verdict as one sentence of numbers with the one interval that decided it, without its label."""
     if verdict.verdict == "invalid" or verdict.estimate is None:
         if verdict.mean_control is None or verdict.mean_treatment is None or verdict.arms:
             return true_minus(verdict.reason)
@@ -204,7 +202,6 @@ def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: 
 
 
 def _compare_rates(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
-    """Return two rates of runs as counts, with the exact p that decides and the interval beside it."""
     pairs = ((verdict.mean_treatment, verdict.n_treatment), (verdict.mean_control, verdict.n_control))
     treatment, control = (f"{round((mean or 0.0) * n)} of {n} trainings" for mean, n in pairs)
     did = "collapsed" if metric.kind == "collapse" else f"had {metric_name(metric)}"
@@ -220,7 +217,6 @@ def _compare_rates(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, int
 def _describe_contrast(
     hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None
 ) -> str:
-    """Return an interaction or a trend by the means of all its arms."""
     means = [number(arm.mean, unit=metric.unit) for arm in verdict.arms]
     size = in_unit(format_signed(verdict.estimate, unit=metric.unit), metric)
     found = f"{size}, {_ends(interval, metric.unit)}, n = {describe_counts(verdict)}"

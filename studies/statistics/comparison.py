@@ -61,7 +61,6 @@ def is_constant(values: Sequence[float]) -> bool:
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """Return the sample standard deviation (n - 1); None for fewer than two values."""
     if len(values) < 2:
         return None
     return 0.0 if is_constant(values) else stdev(values)

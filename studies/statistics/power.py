@@ -123,8 +123,6 @@ def likely_spreads(noise: Noise) -> tuple[float, ...]:
 
 
 def min_detectable_effect(shape: PowerDesign, sd: float, *, target_power: float = 0.8) -> float:
-    """Return the smallest effect that is seen with the promised power."""
-
     def short(effect: float) -> float:
         return power(shape, effect, sd) - target_power
 

@@ -149,7 +149,6 @@ def _over_grid(n: int) -> Any:
 
 
 def _binomial(n: int, rate: Any) -> Any:
-    """Return the probability of each count of n trials; of several rates a row each."""
     return stats.binom.pmf(np.arange(n + 1), n, np.asarray(rate)[..., None])
 
 

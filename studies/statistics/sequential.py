@@ -61,7 +61,6 @@ def _critical(level: float, df: float, shares: tuple[float, ...]) -> float:
 
 
 def _shares(n_control: int, n_treatments: Sequence[int]) -> tuple[float, ...]:
-    """Return r_i, sorted, so that the order of arms is of no account."""
     return tuple(sorted(math.sqrt(n / (n + n_control)) for n in n_treatments))
 
 

@@ -103,7 +103,6 @@ def gather(state: StudyState, *, look: int, phase: Phase = "confirm") -> dict[st
 
 
 def size_study(state: StudyState, affordable: int) -> Sizing:
-    """Return the size that a study's pilot leads to; `affordable` is what the budget carries of each arm."""
     design = state.design
     if design is None:
         raise ValueError(f"study {state.id} has no design to size")

@@ -211,7 +211,6 @@ def _compare_arms(case: JudgeInput) -> Comparison | None:
 
 
 def _level(case: JudgeInput) -> tuple[float, list[int]]:
-    """Return the effective level of the look, and the runs of each arm that it is corrected for."""
     if not case.shares_level:
         return case.alpha, [len(case.runs()[1].values)]
     if case.design.multiplicity == "dunnett_bonferroni":

@@ -79,7 +79,6 @@ def is_mostly_cut(rates: Sequence[ReachedRate]) -> bool:
 
 
 def counts(case: JudgeInput) -> tuple[Count, Count]:
-    """Return how many of how many runs of each arm have 1."""
     control, treatment = ((sum(value > 0.5 for value in runs.numbers), len(runs.numbers)) for runs in case.runs())
     return control, treatment
 
@@ -92,7 +91,6 @@ def collapse_rates(case: JudgeInput) -> tuple[CollapseRate, ...]:
 
 
 def start_rates(case: JudgeInput) -> tuple[StartRate, ...]:
-    """Return how many trainings of each of the claim's arms never started, where the design looks."""
     if case.design.start is None:
         return ()
     rates = []
@@ -103,7 +101,6 @@ def start_rates(case: JudgeInput) -> tuple[StartRate, ...]:
 
 
 def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
-    """Return the finding with what it speaks of, and why."""
     metric, rates, starts = case.design.metric, collapse_rates(case), start_rates(case)
     if case.design.scope_reached and finding.verdict != "invalid":
         means = [fmean(runs.numbers) for runs in case.runs()]

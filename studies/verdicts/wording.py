@@ -82,7 +82,6 @@ def find_unequal_training(verdict: Verdict) -> tuple[str, ...]:
 
 
 def unequal_episodes(control: tuple[str, float], treatment: tuple[str, float]) -> str | None:
-    """Return that two arms, each a name and its training episodes, differ in them; None where they do not."""
     (name, left), (other, right) = control, treatment
     return None if left == right else f"training episodes: {left:,.0f} with {name}, {right:,.0f} with {other}"
 
@@ -152,7 +151,6 @@ def name_look(design: Design, at: JudgeInput | Verdict, counts: Sequence[int]) -
 
 
 def name_judged_look(design: Design, verdict: Verdict) -> str:
-    """Return the same of a verdict, as reports tell it."""
     return name_look(design, verdict, [arm.n for arm in verdict.arms] or [verdict.n_control, verdict.n_treatment])
 
 
@@ -173,7 +171,6 @@ def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:
 
 
 def explain_apart(claim: Hypothesis, metric: Metric) -> str:
-    """Return that the arms of a claim are evaluated in unlike games, where they are."""
     apart = " and ".join(metric.evaluates_apart(claim.declared))
     return f" The task itself differs between the arms: each is evaluated at its own {apart}." if apart else ""
 
