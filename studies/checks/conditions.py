@@ -32,9 +32,7 @@ Row = Mapping[str, Any]
 Part = Mapping[str, Any]
 """One of the two evaluations of a run: the version of its policy, and its episodes."""
 INITIAL: Final = "/initial"
-"""What the key of a measurement before training ends with."""
 _NONE = 1e-6
-"""A difference of advantages that is none but for rounding."""
 LEAST_REPEATED: Final = 16
 """Tasks that are played again, from which on they say what plays of one task differ by."""
 

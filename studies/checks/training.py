@@ -34,7 +34,6 @@ _LEVEL: Final = 0.95
 _BREAKDOWNS: Final = frozenset({"kl_blow_up", "gradient_blow_up"})
 """Rules of the watchdog that end a training because it breaks down."""
 PLUMBING: Final = "plumbing"
-"""Code of the end of a study whose machinery does not do what it must."""
 
 
 def min_steps_to_detect(episodes: float) -> int:

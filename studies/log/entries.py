@@ -16,7 +16,6 @@ from studies.records.runs import Conditions, Measurement
 from studies.records.verdict import ORIGINS, ApprovalRequest, Ended, Origin, Verdict
 
 BUDGET_EXHAUSTED: Final = "budget_exhausted"
-"""Code of a run that the study's budget did not carry to its end."""
 RunStatus = Literal["planned", "running", "ended", "collected", "invalid"]
 NoteKind = Literal["note", "revise", "ask", "plan"]
 AttemptStatus = Literal["finished", "failed", "timeout", "stopped", "lost"]
@@ -64,7 +63,6 @@ class AttemptState:
     standing: str = ""
     """How W&B's copy of its log stands: `sending`, `sent` or `failed`; empty where there is none."""
     standing_reason: str = ""
-    """What of the copy is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,6 @@ class RunState:
     invalid: tuple[str, str] | None = None
     planned: str = ""
     settled: str = ""
-    """When it was collected, or given up; empty before."""
 
     @property
     def active(self) -> AttemptState | None:
@@ -172,7 +169,6 @@ class PlannerNote(Stamp):
     """Of a revision: the id of the idea that it is about."""
     reason: str = ""
     nodes: tuple[PlanNode, ...] = ()
-    """Of a plan: its questions."""
 
     @property
     def id(self) -> str:

@@ -340,7 +340,6 @@ class StudyLog:
         self._work = work
         self._last: Event | None = None
         self._state: StudyState | None = None
-        """As of `_last`."""
         self._sent: tuple[str, float] | None = None
         """Hash and seconds of an event whose write failed midway: it may be in the log all the same."""
 

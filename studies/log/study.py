@@ -41,9 +41,7 @@ PAPERS: Final = "papers"
 LOOK_RULE: Final = "planner at look"
 """The rule of a decision that the planner took after a look at which the table goes on: on with it, or no more runs."""
 ASK_RULE: Final = "ask on while level and budget tell something"
-"""The rule of the decision that no further question is asked."""
 BUDGET_RULE: Final = "stop when the wall-clock budget is used up"
-"""The rule of the decision that no more runs begin."""
 
 
 @dataclass
@@ -55,24 +53,20 @@ class RoundState:
     noise_hash: str | None = None
     """Hash of `noise_plan`, which its runs carry in the lock's place."""
     noise_seconds: float = 0.0
-    """Price of one A/A run, in seconds; 0 where nobody gave one."""
     explorations: tuple[PlannedExploration, ...] = ()
     """What was tried without a claim since this round began, in order: before its question, then before the next."""
     locked_design: Design | None = None
     design: Design | None = None
     """The effective one: after a screen, its arms and claims in the screen's place; with a pilot, its size so far."""
     design_hash: str | None = None
-    """The lock's hash, which every run carries."""
     lock_file: str | None = None
     """Name of the lock's file in the study's folder; None before the lock."""
     locked: Stamp | None = None
     arm_seeds: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """The training seeds of the confirmation, by arm."""
     candidates: Mapping[str, Arm] = field(default_factory=dict)
     """What the screen was asked to try, by name, in order."""
     selection: Selection | None = None
     sizing: Sizing | None = None
-    """What the pilot of the design led to."""
     model: Mapping[str, Any] | None = None
     """Hash and seconds of the model that the confirmation begins with."""
     prepared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -80,13 +74,10 @@ class RoundState:
     first_launch: Stamp | None = None
     runs: Mapping[str, RunState] = field(default_factory=dict)
     has_data: bool = False
-    """Whether a run of a claim was measured."""
     verdicts: tuple[Verdict, ...] = ()
     """The newest verdict on each hypothesis, final or of an early look, while its data are unchanged."""
     superseded: tuple[Verdict, ...] = ()
-    """Verdicts whose data changed after them."""
     interim: tuple[Verdict, ...] = ()
-    """Verdicts of earlier looks, which a later look replaced."""
     replications: tuple[Verdict, ...] = ()
     """The newest verdict on each hypothesis that was tried in another setting."""
     judged_short: Mapping[tuple[str, Phase], int] = field(default_factory=dict)
@@ -133,7 +124,6 @@ class StudyState(RoundState):
     """Why no run is scheduled while running attempts finish; None while the study is not paused."""
     stopped_reason: str | None = None
     stopped_seq: int = 0
-    """Number of the last event that stopped the study; 0 if none did."""
     concluded_reason: str | None = None
     said: PlannerMessage | None = None
     """The planner's last words, a quotation; None where it had none."""
@@ -154,7 +144,6 @@ class StudyState(RoundState):
     event_count: int = 0
     head_hash: str = ""
     round: int = 1
-    """Which round of the inquiry this is."""
     rounds_before: tuple[StudyState, ...] = ()
     """The rounds that are over, each as it stood at its end, the first one first."""
     given_up: tuple[StudyState, ...] = ()

@@ -28,7 +28,6 @@ UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError
 """What reading a value raises that lacks what it must hold, or holds something else."""
 FILES: Final = ("snapshot", "evaluation")
 _JUDGED: Final = ("confirm", "replicate")
-"""Phases whose runs feed a claim."""
 
 
 @dataclass(frozen=True, slots=True)

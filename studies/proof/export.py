@@ -30,7 +30,6 @@ EVENTS: Final = "events.jsonl"
 """The log: a line of canonical JSON for each event, oldest first; `payload` is the JSON value itself."""
 README: Final = "README.md"
 _NUMBERED = re.compile(r"[^\W_]*\d[^\W_]*")
-"""A word with a digit in it."""
 
 
 def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:

@@ -41,7 +41,6 @@ _DATA = re.compile(r"\b[0-9a-f]{12,64}\b|[+−-]?\d+\.\d{2,}")
 _DRAWN = re.compile(r"<(svg|style)\b.*?</\1>", re.DOTALL)
 _FIGURE = re.compile(r"figures/[a-z0-9-]+\.svg")
 _SHOWN = 100
-"""Characters of a line that are quoted."""
 
 
 def events_of(study: str, rows: Rows, findings: Findings) -> list[Event]:

@@ -70,9 +70,7 @@ class LedgerEntry:
     round: int
     own: float
     received: float
-    """What the round before handed on."""
     handed_on: bool | None
-    """Whether it hands its level on; None while it is not over."""
 
     @property
     def level(self) -> float:

@@ -63,15 +63,12 @@ class Noise(EvolvingRecord):
     sd: float = Field(gt=0)
     """Standard deviation between runs of one arm that differ in their seed, evaluation noise included."""
     df: int = Field(ge=1)
-    """Degrees of freedom behind `sd`: runs less arms."""
     evaluation_sd: float | None = Field(default=None, ge=0)
     """The part of it that evaluating one policy again gives, at `episodes` episodes; None when it was not measured."""
     episodes: int = Field(ge=1)
-    """Evaluation episodes behind each value of the bank."""
     correlation: float | None = Field(default=None, ge=-1, le=1)
     """Correlation of two arms' runs that share a seed; None when it was not measured."""
     pairs: int = Field(default=0, ge=0)
-    """Pairs of runs behind `correlation`."""
     basis: str
     """Where it comes from, in words: which studies, which runs, which version."""
     collapsed: int = Field(default=0, ge=0)
@@ -83,7 +80,6 @@ class Noise(EvolvingRecord):
     measured_sd: float | None = Field(default=None, gt=0)
     """The standard deviation as the bank's runs were evaluated; None where nobody knows what of it is evaluation."""
     measured_episodes: int | None = Field(default=None, ge=1)
-    """Evaluation episodes behind it."""
 
     @property
     def collapse_rate(self) -> float:
@@ -115,7 +111,6 @@ class PowerTarget(Record):
     power: float = Field(gt=0, lt=1)
     """Probability of a claim in the right direction, if the true difference is `effect`."""
     effect: float = Field(gt=0)
-    """The smallest effect of interest, in the metric's own unit."""
 
 
 class InterimAnalysis(EvolvingRecord):
@@ -141,9 +136,7 @@ class Pilot(Record):
     seeds: int = Field(ge=3)
     """Of each arm: the runs that are made first."""
     most: int = Field(ge=3)
-    """Most seeds of an arm: so many are drawn."""
     analyses: int = Field(default=3, ge=1)
-    """Most looks at the data."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -162,7 +155,6 @@ class Sizing(Record):
     """Standard deviation between runs of one arm, blind to the arms' means; None where too few runs were measured, or
     they did not vary at all."""
     df: int = Field(ge=0)
-    """Degrees of freedom behind it: runs less arms."""
     runs: int = Field(ge=0)
     """Runs of the pilot with a value, or that broke down."""
     collapsed: int = Field(default=0, ge=0)
@@ -180,7 +172,6 @@ class RoundPlace(Record):
 
     number: int = Field(ge=1)
     of: int = Field(ge=2)
-    """Most rounds of the inquiry."""
     previous: str
     """Hash of the lock of the round before; empty in the first."""
     difference: float = Field(gt=0, lt=1)
@@ -305,7 +296,6 @@ class EnvironmentRecord(Record):
     drawn_by: str
     """How its tasks were given: by `splits`, as one list of `records`, or by `seeds`."""
     tasks: dict[str, int]
-    """How many tasks each split has."""
     hidden_apart: bool
     """Whether its code neither makes the hidden tasks by itself nor holds them: clients hold that code."""
 
@@ -314,7 +304,6 @@ class Selection(Record):
     """What a screen led to, by its locked rule: the arms that are confirmed, and the claim on each."""
 
     kept: tuple[str, ...] = Field(min_length=1)
-    """Names of the candidates, the best first."""
     scores: dict[str, float]
     """Score of each candidate of the last rung, as the rule ranked them."""
     reason: str

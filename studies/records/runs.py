@@ -45,9 +45,7 @@ so its verdict is invalid: left out, code could give up the runs that go badly; 
 itself would refute the code. Whoever has looked at what happened may accept the code by an amendment."""
 
 EVIDENCE_MISSING = "evidence_missing"
-"""A file that was collected is not there any more."""
 EVIDENCE_CHANGED = "evidence_changed"
-"""A file that was collected does not have the hash it was collected with."""
 EVIDENCE_CODES: tuple[str, ...] = (EVIDENCE_MISSING, EVIDENCE_CHANGED)
 """What became of evidence after it was collected; in no class, for who spoils evidence must not choose the runs."""
 
@@ -63,9 +61,7 @@ INVALID_CODES: tuple[str, ...] = (
 """Every code of an INVALID run."""
 
 ENGINE_GONE = "engine_gone"
-"""An attempt that lost the container engine."""
 DISK_FULL = "disk_full"
-"""An attempt that had no room on its disk."""
 BLAMELESS_CODES: tuple[str, ...] = (ENGINE_GONE, DISK_FULL)
 """Ends of attempts that are no fault of the run: they cost it no try, and the next launch waits."""
 
@@ -123,9 +119,7 @@ class Measurement(Record):
     key: str
     value: float = Field(allow_inf_nan=False)
     n: int = Field(ge=1)
-    """Episodes (or steps) behind the value."""
     sha256: str
-    """Hash of the file it was computed from."""
 
 
 class TrainingCurve(Record):
@@ -162,18 +156,13 @@ class Conditions(Record):
     """Under which conditions a run was trained and measured, as the harness saw them; None where it could not see."""
 
     steps: int | None = None
-    """Training steps done."""
     episodes: int | None = None
-    """Training episodes."""
     tokens: int | None = None
-    """Tokens trained on."""
     optimiser_steps: int | None = None
     wall_s: float | None = None
-    """Seconds of training."""
     initial_policy: str | None = None
     """Hash of the weights that training began with."""
     initial_success: float | None = None
-    """What the evaluation before training came to."""
     untrained: str | None = None
     """The run whose evaluation before training it has; None where it was evaluated itself."""
     evaluation_tasks: str | None = None
@@ -184,11 +173,9 @@ class Conditions(Record):
     decoding: str | None = None
     """Sampling of the evaluation: temperature, top_p, token limit."""
     template: str | None = None
-    """Hash of the chat template."""
     checkpoint: str | None = None
     """Which policy was measured: `last`, or another rule."""
     overlap: int | None = None
-    """Tasks that were both trained on and evaluated."""
     image: str | None = None
     hardware: str | None = None
     neighbours: int | None = None

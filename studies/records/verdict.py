@@ -14,9 +14,7 @@ from studies.records.procedure import Phase
 Origin = Literal["terminal", "command", "Prefect"]
 """Where an answer was given: in the terminal of the controller, by `ajet study`, or in a form of Prefect."""
 ORIGINS: Final = {"terminal": "in the terminal", "command": "by a command", "Prefect": "in Prefect"}
-"""The same as words in a sentence."""
 ANALYSE: Final = "analyse"
-"""Name of the look."""
 MADE: Final = "made"
 """Key of its result in `planner.acted`; one that made nothing has none."""
 _MOST: Final = 1e15
@@ -40,7 +38,6 @@ class ApprovalRequest(Record):
     lock: str
     """Hash of the noise plan or of the design that it is a part of."""
     runs: int
-    """Most runs that it comes to."""
     seconds: float
     """What they take at the price of the moment of asking."""
     left_s: float
@@ -92,7 +89,6 @@ class ArmMean(Record):
 
     arm: str
     weight: float
-    """What its mean counts in the estimate."""
     n: int = Field(ge=0)
     mean: float | None
     sd: float | None
@@ -155,18 +151,15 @@ class Verdict(EvolvingRecord):
     inputs_sha256: str
     """Hash of the exact inputs (run ids and values per arm, alpha, hypothesis)."""
     within_prediction: bool | None
-    """Whether the estimate fell into the predicted interval."""
     brier: float | None
     """(probability - outcome)^2 with outcome 1 for supported, 0 for refuted; None otherwise."""
     phase: Phase = "confirm"
     look: int = Field(default=1, ge=1)
     """Which look it was computed at, 1 for the first or only one."""
     final: bool = True
-    """Whether no later look will replace it."""
     p_adjusted: float | None = None
     """p corrected for the other arms of its variable; None where there is nothing to correct."""
     df: float | None = None
-    """Degrees of freedom of the test."""
     sd_pooled: float | None = None
     """The common standard deviation that the test used; None for Welch's and the paired test."""
     equivalence: Equivalence | None = None
@@ -191,7 +184,6 @@ class Verdict(EvolvingRecord):
     last: LastLook | None = None
     """Set where the study ended before the look had its runs; None for a look that was reached."""
     mediators: tuple[Mediation, ...] = ()
-    """What became of each mediator of the claim, in their order."""
 
     @property
     def all_moved(self) -> bool:
@@ -231,7 +223,6 @@ class WrittenAnswer(Record):
     unsupported: tuple[str, ...] | None = None
     """Sentences that a second reading found without support in facts; None where nobody read it again."""
     unread: str = ""
-    """Why nobody did."""
 
 
 class PlannerMessage(EvolvingRecord):

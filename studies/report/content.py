@@ -70,7 +70,6 @@ _STANDING: Final = {
 _URGENT: Final = ("failed", "threat", "feared")
 """Levels of what every reader has to know."""
 _TITLE: Final = 110
-"""Characters that a title has at most."""
 _OF_FACTS: Final = "No claim rests on these numbers."
 _PROMISE: Final = (
     "The first lock allows {} rounds. Over all of them, any false claim of a difference has a probability of at most "

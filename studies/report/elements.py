@@ -24,7 +24,6 @@ Fact = tuple[str, str]
 """A label, and what stands beside it."""
 Row = Sequence["Cell | str"]
 ARMS: Final = 6
-"""Colours of arms, which repeat after so many."""
 
 
 @dataclass(frozen=True, slots=True)

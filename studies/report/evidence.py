@@ -80,7 +80,6 @@ class RunEvidence:
 
     run_id: str
     files: tuple[tuple[str, str], ...]
-    """(path, sha256) of each file read."""
     curves: Mapping[str, tuple[tuple[int, float], ...]]
     recomputed: Mapping[str, float]
     transcripts: tuple[tuple[str, Mapping[str, Any]], ...] = ()

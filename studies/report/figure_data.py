@@ -35,7 +35,6 @@ class ClaimEffect:
 
     name: str
     predicted: tuple[float, float, float]
-    """The interval that was predicted, and its level."""
     judged: bool = False
     estimate: float | None = None
     observed: DecidingInterval | None = None

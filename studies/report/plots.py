@@ -58,11 +58,9 @@ Picture = tuple[Canvas, str, Mapping[str, str]]
 WIDTH: Final = 680.0
 """In CSS pixels, as all lengths here."""
 STEPS: Final = (1, 2, 5, 10)
-"""What ticks may be multiples of."""
 _LINE: Final = 17.0
 _LEGEND_LINE: Final = 20.0
 _FOOT: Final = 46.0
-"""Room for ticks and the name of the axis."""
 _NAME_CHARS: Final = 80
 _PER_RUN: Final = 9.0
 """Height that a run takes of its arm's strip."""

@@ -26,7 +26,6 @@ _NUMBER: Final = re.compile(
     re.IGNORECASE,
 )
 _WORDS: Final = {"statement", "said", "mechanism", "falsifier", "confounds"}
-"""What a planner writes freely in a hypothesis: no fact."""
 _WHOLE: Final = 10.0
 """Facts from this size on may be rounded to a whole number."""
 

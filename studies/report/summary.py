@@ -71,7 +71,6 @@ class Headline:
     """What was changed after it was fixed: said before anything else."""
     question: StudyQuestion
     answers: tuple[HeadlineAnswer, ...]
-    """One for each hypothesis of the design; one that says why there is none otherwise."""
     next: NextQuestion
 
 

@@ -65,7 +65,6 @@ SIMULATED_KINDS: Final = frozenset({"", "success", "gain", "area", "episodes", "
 """Kinds on which somebody measured how often a verdict is wrong; the empty one is of old designs."""
 LEVEL = 0.95
 Arms = dict[str, list[float]]
-"""Values of each arm's runs."""
 
 
 def remarks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:

@@ -30,19 +30,16 @@ class Calibration:
     scored: int
     """Predictions that were supported or refuted: the others have no outcome to score a probability by."""
     brier: float | None
-    """Mean Brier score of the scored; 0 is perfect."""
     constant: float | None
     """Brier score of the constant forecaster on the same claims."""
     skill: float | None
     """1 - brier / constant: 1 is perfect, 0 no better than a constant; None where every outcome was the same."""
     mean_probability: float | None
-    """Mean probability given to the scored claims."""
     supported: Interval | None
     """Share of the scored that were supported, with its Wilson interval; beside `mean_probability` it shows bias."""
     intervals: int
     """Predicted intervals that can be compared with an estimate."""
     mean_level: float | None
-    """Mean probability that the planner gave to those intervals."""
     coverage: Interval | None
     """Share of them that hold the estimate, with its Wilson interval."""
 

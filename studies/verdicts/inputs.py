@@ -20,7 +20,6 @@ from studies.statistics.comparison import Comparison, Runs, differences
 from studies.statistics.sequential import last_level
 
 _SAME_COUNT = 1e-9
-"""Least difference of two numbers of runs, one of which is a mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +137,10 @@ class JudgeInput:
     """The design and what its tests may spend: no test is run without a draw on the inquiry's ledgers."""
     hypothesis: str
     data: Mapping[str, ArmData]
-    """The runs of each arm of the design up to the look."""
     look: int = 1
     violations: Sequence[str] = ()
     """What forbids a claim, each `CODE: SENTENCE`."""
     threats: Sequence[str] = ()
-    """What is told beside it."""
     accepted: Sequence[str] = ()
     """Codes of runs that an amendment leaves out."""
     earlier: Mapping[str, Verdict] = field(default_factory=dict)

@@ -32,7 +32,6 @@ _TURNED: Final = "subgroup"
 """Code of a rule that is gone: the effect turns around in every kind of task. What it found in older logs stands."""
 _NUMBERS: Final = ("estimate", "low", "high", "p", "p_adjusted")
 DOES_NOT_FOLLOW: Final = "does not follow"
-"""What is shown in a verdict's place."""
 
 
 def judge_hypothesis(

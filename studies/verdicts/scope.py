@@ -23,12 +23,9 @@ from studies.verdicts import wording
 from studies.verdicts.inputs import Finding, JudgeInput, UnobservedMiss
 
 Count = tuple[int, int]
-"""How many of how many."""
 _LEVEL = 0.95
 _DIFFERENCE = (-1.0, 1.0)
-"""Weights of a control and a treatment."""
 _NONE = 1e-9
-"""A weight below it is none."""
 
 
 def judge_exactly(case: JudgeInput, level: float, tests: int) -> Finding:
