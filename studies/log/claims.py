@@ -52,7 +52,7 @@ def _ask(study: StudyState, event: Event, question: ApprovalRequest, digest: str
     explored = [planned.plan.hash() for planned in study.explorations]
     if question.lock not in (study.design_hash, study.noise_hash, *explored):
         raise ImpossibleEvent(f"expected a question about what is locked; found one about {question.lock[:12]}")
-    if (found := question.digest()) != digest:
+    if (found := question.hash()) != digest:
         raise ImpossibleEvent(f"the question's digest is {found[:12]}, the event says {digest[:12]}")
     study.open_question = LoggedApprovalRequest(event.seq, event.ts, question, found)
     study.questions = (*study.questions, study.open_question)

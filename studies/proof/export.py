@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,15 +42,12 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
         lines = (canonical({**row, "payload": json.loads(row["payload"])}) for row in rows)
         for name, text in ((EVENTS, "".join(f"{line}\n" for line in lines)), (README, readme(state))):
             (draft / name).write_text(text, encoding="utf-8", newline="\n")
-        locks = {s.lock_file: s.design_hash for s in state.every_round if s.lock_file and s.design_hash}
-        kept = [run.collected for run in state.every_run.values() if run.collected and run.invalid is None]
-        runs = {str(record[kind]["path"]): str(record[kind]["sha256"]) for record in kept for kind in FILES}
-        hashes = locks | runs | file_hashes(state.newest_report)
-        names = [name for name in _files(state, folder) if name in hashes or (folder / name).is_file()]
+        known = _files(state, folder)
+        names = [name for name, sha256 in known.items() if sha256 or (folder / name).is_file()]
         for name in names:
             path, copy = folder / name, draft / name
             data = path.read_bytes()
-            if name in hashes and hashlib.sha256(data).hexdigest() != hashes[name]:
+            if known[name] and hashlib.sha256(data).hexdigest() != known[name]:
                 raise StudiesError(
                     f"expected {path} as the log says it is; it was changed meanwhile. Verify, and export again"
                 )
@@ -137,10 +133,13 @@ def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | N
     return row
 
 
-def _files(state: StudyState, folder: Path) -> Sequence[str]:
-    """Return the paths of all files that a verification reads, and of figures from before they were hashed."""
-    locks = [each.lock_file for each in state.every_round if each.lock_file]
-    runs = [str(run.collected[kind]["path"]) for run in state.every_run.values() if run.collected for kind in FILES]
+def _files(state: StudyState, folder: Path) -> dict[str, str | None]:
+    """Return the sha256 of each file that a verification reads, by its path; None for one that need not be there, such
+    as figures from before they were hashed."""
+    files = {each.lock_file: each.design_hash for each in state.every_round if each.lock_file}
+    for run in state.every_run.values():
+        for record in (run.collected[kind] for kind in FILES) if run.collected else ():
+            files[str(record["path"])] = str(record["sha256"]) if run.invalid is None else None
     report = file_hashes(state.newest_report)
     drawn = sorted(f"figures/{path.name}" for path in (folder / "figures").glob("*.svg")) if report else []
-    return list(dict.fromkeys((*locks, *runs, *report, *drawn)))
+    return files | report | {name: None for name in drawn if name not in report}

@@ -138,12 +138,9 @@ def _check_sizing(event: Event, state: StudyState, findings: Findings) -> None:
     by_runs = seeds_by_runs(state)
     affordable = by_runs if state.budget_touched else min(by_runs, stored.affordable)
     both = [sizing.model_dump(mode="json") for sizing in (stored, size_study(state, affordable))]
-    differences = list(_differences(*both))
-    if not differences:
-        findings.held["sizing"] += 1
-    for name, before, after in differences:
-        difference = f"{name} is {before!r} in the log, {after!r} computed from the pilot's runs"
-        findings.drift(f"sizing of the design (event {event.seq})", difference)
+    told = [f"{name} is {a!r} in the log, {b!r} computed from the pilot's runs" for name, a, b in _differences(*both)]
+    for difference in told or (None,):
+        findings.check("sizing", f"sizing of the design (event {event.seq})", difference)
 
 
 def _differences(stored: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -186,9 +183,8 @@ def check_report(events: Sequence[Event], folder: Path, findings: Findings) -> N
             findings.drift(name, "the log knows of no report; build one with: ajet study report --build")
         return
     payload = events[last].payload
-    pages = {
-        name: data for name, sha256 in file_hashes(payload).items() if (data := _page(folder, name, sha256, findings))
-    }
+    read = {name: _page(folder, name, sha256, findings) for name, sha256 in file_hashes(payload).items()}
+    pages = {name: data for name, data in read.items() if data}
     if "figures" not in payload:
         findings.note("The log is from before figures were hashed: figures/ was not checked.")
     shown = fold(before_report(events[: last + 1]))

@@ -45,9 +45,6 @@ class ApprovalRequest(Record):
     would: str
     """What a yes lets begin, as a phrase."""
 
-    def digest(self) -> str:
-        return self.hash()
-
 
 class Equivalence(Record):
     """Two one-sided tests: whether the difference is surely inside the margin."""

@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from statistics import fmean, variance
 from typing import Final, Literal
 
@@ -69,7 +68,13 @@ Arms = dict[str, list[float]]
 
 def remarks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
     """Return what was checked and how it came out, what weakens the conclusion, and what is to be known beside it."""
-    return tuple(chain.from_iterable(rule(state, evidence) for rule in _RULES))
+    found = list[Remark]()
+    for rule in _RULES:
+        if rule not in _OF_DESIGN:
+            found += rule(state, evidence)
+        elif state.design is not None:
+            found += rule(state, evidence, state.design)
+    return tuple(found)
 
 
 def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -93,9 +98,9 @@ def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         yield Remark("passed", f"The {what} differ in {what_differs(state.design)} and in nothing else.")
 
 
-def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _check_conditions(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
     recorded = [seen for run in state.runs_in("confirm") if (seen := run.conditions) not in (None, Conditions())]
-    if state.design is None or not recorded:
+    if not recorded:
         return
     clean = bool(state.verdicts)
     for verdict in state.verdicts:
@@ -211,10 +216,9 @@ def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         )
 
 
-def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def warn_noise(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
     """Tell of a spread between seeds, pooled over arms, with a 95 % interval for normal noise that lacks the bank's."""
-    design = state.design
-    if design is None or design.noise is None or design.pilot is not None:  # of a pilot its own runs told it, blind
+    if design.noise is None or design.pilot is not None:  # of a pilot its own runs told it, blind
         return
     data = gather(state, look=max(1, len(design.looks))).values()
     arms = [arm.drop_collapsed() if design.collapse is not None else arm.runs(design.metric.worst) for arm in data]
@@ -236,19 +240,16 @@ def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     )
 
 
-def warn_collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None or state.design.collapse is None:
-        return
-    for arm, data in gather(state, look=max(1, len(state.design.looks))).items():
+def warn_collapsed(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
+    for arm, data in gather(state, look=max(1, len(design.looks))).items() if design.collapse is not None else ():
         if data.broken:
             count = f"{data.broken} of {plural(len(data.values) + len(data.worst), 'training')} with {arm}"
             yield threat(f"{count} collapsed, no part of its mean: what is claimed is about those that did not.")
 
 
-def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    design = state.design
+def warn_miscalibrated(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
     for verdict in state.verdicts:
-        if verdict.within_prediction is False and design is not None:
+        if verdict.within_prediction is False:
             predicted, unit = design.hypothesis(verdict.hypothesis).prediction, design.metric.unit
             yield note(
                 f"The observed difference in {metric_name(design.metric)} "
@@ -258,9 +259,7 @@ def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark
             )
 
 
-def _warn_design(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if (design := state.design) is None:
-        return
+def _warn_design(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
     runs = state.runs_in("confirm")
     cut = any(verdict.last is not None for verdict in state.verdicts)
     planned = len(runs) if len(design.looks) > 1 and runs and not cut else len(design.arms) * len(design.seeds)
@@ -297,18 +296,16 @@ def _warn_design(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             yield threat(f"{arm.name} solves hardly any hidden task: near the floor, differences look smaller.")
 
 
-def _warn_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None:
-        return
-    model = state.design.base_job.get("model")
+def _warn_setting(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
+    model = design.base_job.get("model")
     tiny = isinstance(model, dict) and model.get("kind", "tiny") == "tiny"
     said = "a tiny language model made on the spot" if tiny else "one model"
-    hidden = evidence.runs.values() if state.design.metric.kind != TRAINING_AREA else ()
+    hidden = evidence.runs.values() if design.metric.kind != TRAINING_AREA else ()
     count = len({task for run in hidden for task in run.tasks})
     tasks = f", {plural(count, 'hidden task')} of it" if count else ""
     these = " and these tasks" if count else ""
     yield threat(
-        f"One environment ({state.design.environment}){tasks} and {said}: the verdict holds for this setting{these}; "
+        f"One environment ({design.environment}){tasks} and {said}: the verdict holds for this setting{these}; "
         "whether it carries over to others was not tested."
     )
     yield threat(
@@ -317,10 +314,8 @@ def _warn_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     )
 
 
-def _warn_tasks(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    design = state.design
-    for verdict in state.verdicts if design is not None and design.metric.key == SUCCESS else ():
-        assert design is not None
+def _warn_tasks(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
+    for verdict in state.verdicts if design.metric.key == SUCCESS else ():
         data, names = gather(state, look=verdict.look), design.contrast_of(design.hypothesis(verdict.hypothesis))
         arms = [[evidence.runs[run].tasks for run in data[name].drop_collapsed().values] for name in names]
         if len(arms) > 2 or (found := task_spread(arms)) is None:
@@ -335,11 +330,9 @@ def _warn_tasks(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             )
 
 
-def warn_begun(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def warn_begun(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
     """Tell of arms that differ before they are trained: success after it holds a difference that no training made."""
-    design = state.design
-    for verdict in state.verdicts if design is not None and design.metric.key == SUCCESS else ():
-        assert design is not None
+    for verdict in state.verdicts if design.metric.key == SUCCESS else ():
         names = design.contrast_of(design.hypothesis(verdict.hypothesis))
         begun = [fmean(values) for name in names if (values := state.values(name, BEFORE).values())]
         if not len(names) == len(begun) == 2 or verdict.estimate is None:
@@ -386,7 +379,7 @@ def others_table(state: StudyState, evidence: Evidence) -> Table | None:
     design, rows = state.design, []
     if design is None:
         return None
-    for metric, arms in _list_measures(state, evidence):
+    for metric, arms in _list_measures(state, evidence, design):
         whole = metric.kind == "area" and metric.threshold is None
         row = [f"{metric_name(metric)} (speed and level together)" if whole else metric_name(metric)]
         for values in arms.values():
@@ -415,10 +408,9 @@ def facts_table(state: StudyState) -> Table | None:
 
 def surprises(state: StudyState, evidence: Evidence) -> Iterator[str]:
     """Yield a sentence for each verdict that other measures of its runs say something else than."""
-    design = state.design
-    if design is None:
+    if (design := state.design) is None:
         return
-    measures = list(_list_measures(state, evidence))
+    measures = list(_list_measures(state, evidence, design))
     for verdict in state.verdicts:
         claim = design.hypothesis(verdict.hypothesis)
         pairs = ((metric, _contrast(design, claim, metric, arms)) for metric, arms in measures)
@@ -432,11 +424,8 @@ def surprises(state: StudyState, evidence: Evidence) -> Iterator[str]:
             )
 
 
-def _list_measures(state: StudyState, evidence: Evidence) -> Iterator[tuple[Metric, Arms]]:
+def _list_measures(state: StudyState, evidence: Evidence, design: Design) -> Iterator[tuple[Metric, Arms]]:
     """Yield each measure that all runs give, by arm; those that only repeat another one are left out."""
-    design = state.design
-    if design is None:
-        return
     own = {arm.name: state.values(arm.name) for arm in design.arms}
     seen = [[value for values in own.values() for value in values.values()]]
     for metric in evidence.others:
@@ -486,10 +475,8 @@ def _against(design: Design, verdict: Verdict, metric: Metric, found: OtherDiffe
     return "" if better == other else "point the other way than the verdict"
 
 
-def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None:
-        return
-    metric = state.design.metric
+def warn_measure(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
+    metric = design.metric
     if metric.kind == "area" and metric.threshold is None:
         yield threat(
             "The whole area under a curve confounds speed with the level that is reached: an arm that ends higher has "
@@ -500,8 +487,8 @@ def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             "What is compared is success on training tasks, as training played and learned them, with its exploration: "
             "speed and level together. That hidden tasks are solved sooner was not tested."
         )
-    yield from _warn_cut(state, state.design) if metric.cut_at is not None else ()
-    for verdict in state.verdicts if state.design.collapse is None else ():  # which has its own rates, and scope
+    yield from _warn_cut(state, design) if metric.cut_at is not None else ()
+    for verdict in state.verdicts if design.collapse is None else ():  # which has its own rates, and scope
         for one in find_unobserved_misses(metric, verdict):
             if one.breaking_share is not None and one.breaking_share <= one.upper:
                 yield threat(
@@ -535,7 +522,11 @@ def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
             )
 
 
-_RULES: Final[tuple[Callable[[StudyState, Evidence], Iterator[Remark]], ...]] = (
+_OF_DESIGN: Final[frozenset[Callable[..., Iterator[Remark]]]] = frozenset({
+    _check_conditions, _warn_design, warn_collapsed, warn_noise, warn_miscalibrated, warn_measure, warn_begun,
+    _warn_tasks, _warn_setting,
+})  # fmt: skip
+_RULES: Final[tuple[Callable[..., Iterator[Remark]], ...]] = (
     _check_lock, _check_conditions, _check_numbers, _warn_design, _warn_logs, warn_generated_rewards,
     _warn_invalid, _warn_retries, warn_collapsed, warn_noise, warn_miscalibrated, warn_sandboxes,
     warn_custom_environments, warn_measure, warn_begun, _warn_tasks, _warn_setting,

@@ -35,7 +35,7 @@ def ask(synthetic: Synthetic, stage: str = "design", digest: str = "", **changes
         "seconds": 375.0, "left_s": 900.0, "would": "all that is locked",
     }  # fmt: skip
     question = ApprovalRequest.model_validate(values | changes)
-    digest = digest or question.digest()
+    digest = digest or question.hash()
     synthetic.append(EventType.APPROVAL_ASKED, question=question.model_dump(mode="json"), digest=digest)
     return digest
 

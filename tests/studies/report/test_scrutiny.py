@@ -59,13 +59,13 @@ def test_a_confound_between_the_arms_is_named(finished: Finished) -> None:
 
 def test_arms_that_differ_before_they_are_trained_are_told_with_what_training_made(finished: Finished) -> None:
     clean, folder = finished
-    assert list(warn_begun(clean, gather(clean, folder))) == []
+    assert list(warn_begun(clean, gather(clean, folder), clean.design)) == []
     state, key = clean, "hidden/success/initial"
     for name, run in clean.runs.items():
         value = 0.2 if run.spec.arm == "group_size=16" else 0.3
         measured = run.measurements | {key: run.measurements[key].model_copy(update={"value": value})}
         state = replace(state, runs={**state.runs, name: replace(run, measurements=measured)})
-    (told,) = (remark.text for remark in warn_begun(state, gather(clean, folder)))
+    (told,) = (remark.text for remark in warn_begun(state, gather(clean, folder), state.design))
     estimate = clean.verdicts[0].estimate
     assert estimate is not None
     assert all(part in told for part in ("0.200", "0.300", format_signed(estimate), format_signed(estimate + 0.1)))
@@ -134,7 +134,7 @@ def test_what_became_of_runs_is_told_among_the_threats_and_in_the_table(study: S
 def test_noise_beyond_what_was_planned_is_told_and_power_only_of_enough_runs(study: Synthetic) -> None:
     known = Noise(sd=0.01, df=20, episodes=512, basis="-")
     state = study.whole(design(seeds=5, promise=PowerTarget(power=0.8, effect=0.05), noise=known))
-    (remark,) = warn_noise(state, gather(state, study.folder))
+    (remark,) = warn_noise(state, gather(state, study.folder), state.design)
     assert_golden(remark.text)
     locked = state.design.model_copy(update={"collapse": CollapseRule()})
     few = state.verdicts[0].model_copy(update={"n_control": 2, "n_treatment": 2})
