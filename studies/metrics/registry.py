@@ -148,16 +148,11 @@ def values_of(metric: Metric, run: Results) -> Mapping[str, Value]:
         )
     if kind.rates and own not in (0.0, 1.0):
         raise Refused(f"expected 1 or 0 of {metric.key}, as the kind {metric.kind!r} is of rates; found {own:g}")
-    return {**_values_beside(metric, run), **found, **before_and_after(metric, run)}
-
-
-def _values_beside(metric: Metric, run: Results) -> dict[str, Value]:
-    """Return what mediators read off a run, where its files tell it."""
-    values = dict[str, Value]()
+    beside = dict[str, Value]()  # first, as a run is measured once it has its own metric's value
     for other in metric.beside.values():
         with suppress(Refused):
-            values[other.key] = values_of(other, run)[other.key]
-    return values
+            beside[other.key] = values_of(other, run)[other.key]
+    return {**beside, **found, **before_and_after(metric, run)}
 
 
 def _call_kind(expected: str, kind: MetricKind, function: Callable[..., Any], *given: Any) -> Any:

@@ -34,7 +34,6 @@ _NOT_GIVEN: Final = (ValueError, ArithmeticError, LookupError, TypeError, Attrib
 """What reading a metric raises off files that lack what it needs; of somebody's code, whatever it meets there."""
 SUCCESS: Final = "critic/success/mean"
 REWARDS: Final = "critic/rewards/mean"
-AFTER: Final = HIDDEN_SUCCESS
 BEFORE: Final = HIDDEN_SUCCESS + INITIAL
 _TOLERANCE = 1e-9
 _MOST_PLAYS: Final = 2
@@ -78,7 +77,6 @@ def other_metrics(state: StudyState) -> tuple[Metric, ...]:
 class RunEvidence:
     """What a collected run's files say: by metric its (step, value) pairs, by key what its episodes give anew."""
 
-    run_id: str
     files: tuple[tuple[str, str], ...]
     curves: Mapping[str, tuple[tuple[int, float], ...]]
     recomputed: Mapping[str, float]
@@ -107,10 +105,6 @@ class Evidence:
 
     def has_metric(self, key: str) -> bool:
         return bool(self.runs) and all(run.curves.get(key) for run in self.runs.values())
-
-    @property
-    def files(self) -> int:
-        return sum(len(run.files) for run in self.runs.values())
 
 
 def gather(state: StudyState, folder: Path) -> Evidence:
@@ -161,7 +155,6 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
     kept = {part: {p["task_id"]: p for p in evaluation[part].get("transcripts", ())} for part in ("initial", "final")}
     both = [task for task in kept["initial"] if task in kept["final"]][:_MOST_PLAYS]
     return RunEvidence(
-        run_id=run.run_id,
         files=tuple((collected[name]["path"], collected[name]["sha256"]) for name in ("snapshot", "evaluation")),
         curves={key: tuple(points) for key, points in sorted(curves.items())},
         recomputed=_recompute(run, results),

@@ -11,7 +11,7 @@ from statistics import fmean
 from studies.checks.conditions import INITIAL
 from studies.log.entries import AttemptState, PlannerNote, RunState
 from studies.log.study import StudyState
-from studies.records.design import Design
+from studies.records.design import SUCCESS, Design
 from studies.records.runs import PLUMBING_ARM
 from studies.records.statements import metric_name
 from studies.records.verdict import ORIGINS, one_line, quoted
@@ -32,7 +32,7 @@ from studies.report.elements import (
     table,
     threat,
 )
-from studies.report.evidence import AFTER, BEFORE, Evidence
+from studies.report.evidence import BEFORE, Evidence
 from studies.report.prose import mark
 from studies.report.wording import NONE, duration, moment, number, plural
 from studies.verdicts.judge import find_collapsed_runs
@@ -171,7 +171,7 @@ def _run_row(design: Design | None, run: RunState) -> list[Cell | str]:
         Cell(run.run_id, "mono"), arm_cell(design, run.spec.arm), str(run.spec.seed), outcome, "; ".join(attempts),
         duration(run.seconds) if run.seconds else NONE,
         format_measurement(run, BEFORE if design is not None else f"{run.spec.metric.split}/success{INITIAL}"),
-        format_measurement(run, AFTER if AFTER in run.measurements else key),
+        format_measurement(run, SUCCESS if SUCCESS in run.measurements else key),
         hash_cell(run.collected["snapshot"]["sha256"]) if run.collected else NONE,
     ]  # fmt: skip
 
@@ -206,7 +206,7 @@ def count_runs(runs: Iterable[RunState]) -> str:
 
 
 def file_table(evidence: Iterable[Evidence]) -> Table | None:
-    files = ((run.run_id, *file) for each in evidence for run in each.runs.values() for file in run.files)
+    files = ((run_id, *file) for each in evidence for run_id, run in each.runs.items() for file in run.files)
     looks = ("mono", "mono long", "mono long")
     return table(("Run", "File", "sha256"), (tuple(map(Cell, file, looks)) for file in files))
 

@@ -118,11 +118,11 @@ def _check_conditions(state: StudyState, evidence: Evidence, design: Design) -> 
 
 
 def _check_numbers(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if evidence.files:
+    if files := sum(len(run.files) for run in evidence.runs.values()):
         numbers = sum(len(run.recomputed) for run in evidence.runs.values())
         yield Remark(
             "passed",
-            f"{plural(evidence.files, 'file')} matched the sha256 written when it was collected; "
+            f"{plural(files, 'file')} matched the sha256 written when it was collected; "
             f"{plural(numbers, 'measurement')} computed again from the episodes gave the same values.",
         )
     if judged := len(state.verdicts) + len(state.replications):
