@@ -7,15 +7,12 @@ import pytest
 from pydantic import ValidationError
 
 from studies import EventType, LogCorrupt, StudyState
-from studies.proof import verify
-from studies.records.procedure import Amendment
 from studies.records.verdict import AnalysisResult, ApprovalRequest, PlannerMessage
-from studies.report.build import build_report, render_report
+from studies.report.build import render_report
 from tests.golden import assert_golden, refused
 from tests.studies.synthetic import STUDY, Synthetic
 
 TURN: dict[str, Any] = {"turn": "1/propose/1"}
-NOTE = Amendment(kind="note", reason="Yes.").model_dump(mode="json")
 ACTED: dict[str, Any] = {"action": "propose", "tries": 1, "tokens": {}, "rejected": [], "note": ""}
 WORDS = PlannerMessage(
     by="llm m", text="It is SUPPORTED, p < 0.0001.", unfounded=("0.0001",), contradicted=("SUPPORTED",)
@@ -155,7 +152,7 @@ def test_what_cannot_follow_is_refused(study: Synthetic, kind: EventType, payloa
 
 def test_before_the_lock_nobody_notes_unasked(study: Synthetic) -> None:
     study.create()
-    study.append(EventType.DESIGN_AMENDED, amendment=NOTE)
+    study.amend("note")
     with refused(LogCorrupt, "lock"):
         study.state()
 
@@ -192,12 +189,12 @@ def look(study: Synthetic, **made: Any) -> None:
 
 
 def test_the_report_shows_an_analysis_after_the_verdicts_as_exploratory_and_verifies(study: Synthetic) -> None:
-    for spec in study.begin():
-        study.run(spec)
+    study.run_all(study.begin())
     study.judge()
     look(study, made=RESULT)
     look(study)
-    study.append(EventType.REPORT_BUILT, **build_report(study.conclude(), study.folder).payload())
+    study.conclude()
+    study.report()
     for name in ("report.md", "report.html"):
         text = (study.folder / name).read_text()
         at = text.index("Exploratory, by the planner")
@@ -205,7 +202,7 @@ def test_the_report_shows_an_analysis_after_the_verdicts_as_exploratory_and_veri
         assert all(part in text[at:] for part in ("2 times; 1 gave no result", "0.1235", "def analyse(folder)"))
         assert ("<b>`x`" in text, "<i>arm" in text) == (name == "report.md", False)
     assert "analysis-1.svg" in {path.name for path in (study.folder / "figures").iterdir()}
-    assert verify(study.study, study.log.read_unverified(study.study), study.folder).drifts == ()
+    assert study.drifts() == ()
 
 
 def test_a_log_with_a_result_that_is_none_is_refused(study: Synthetic) -> None:

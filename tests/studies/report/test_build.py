@@ -223,9 +223,8 @@ def test_a_study_that_ended_before_its_design_shows_what_it_did_measure_and_how_
     study.append(EventType.MODEL_PREPARED, sha256="ab" * 32, seconds=6.4, phase="noise")
     specs = [noise_spec(study.study, plan, plan.hash(), seed) for seed in plan.seeds]
     for spec in specs:
-        study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
-    for spec in specs:
-        study.run(spec)
+        study.put(spec)
+    study.run_all(specs)
     stopped(study, "by the user")
     report = build_report(study.state(), study.folder)
     drawn, markdown = (

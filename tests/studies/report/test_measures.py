@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from studies import EventType, StudyState
+from studies import StudyState
 from studies.metrics import registry
-from studies.proof import verify
 from studies.records.design import BUILT_IN, REWARD, Arm, Design, RunSpec
 from studies.records.procedure import CollapseRule, StartRule
-from studies.report import build_report
 from studies.report.build import render_report
 from studies.report.claims import code_section, find_escapes
 from studies.report.design_tables import collapse_table
@@ -65,10 +63,8 @@ def test_every_kind_has_a_report_and_is_verified_down_to_its_files(
 ) -> None:
     monkeypatch.undo()  # with figures
     made = measured_study(tmp_path, kind)
-    report = build_report(made.state(), tmp_path)
-    made.append(EventType.REPORT_BUILT, **report.payload())
-    proof = verify(made.study, made.log.read_unverified(made.study), tmp_path)
-    assert proof.drifts == ()
+    made.report()
+    assert made.drifts() == ()
 
 
 def threat_of(made: MeasuredStudy, words: str) -> str:
@@ -83,7 +79,7 @@ def test_an_arm_that_never_started_is_told_and_of_the_other_the_share_that_may_n
     assert [(rate.count, rate.of, round(rate.begin, 1)) for rate in found.starts] == [(5, 5, 0.2), (0, 5, 0.2)]
     assert found.scope == "started_not_collapsed"
     assert_golden("\n".join((headline(made.state()).answers[0].sentence, headline(made.state()).answers[0].practice)))
-    assert verify(made.study, made.log.read_unverified(made.study), tmp_path).drifts == ()
+    assert made.drifts() == ()
 
 
 TOLD: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -160,8 +156,8 @@ def test_what_plays_cost_or_say_and_what_is_solved_elsewhere_are_judged_told_and
     (answer,) = headline(made.state()).answers
     assert answer.verdict == "supported"
     assert_golden(f"{answer.sentence}\n{answer.practice}")  # without a cut that no run met
-    made.append(EventType.REPORT_BUILT, **build_report(made.state(), tmp_path).payload())
-    assert verify(made.study, made.log.read_unverified(made.study), tmp_path).drifts == ()
+    made.report()
+    assert made.drifts() == ()
     assert "got there." not in page(made)
     assert "measured over simulated" in page(made)
 

@@ -86,18 +86,16 @@ def test_a_replication_is_judged_by_its_own_runs_and_stands_beside_the_verdict_t
     study: Synthetic,
 ) -> None:
     chosen = design(seeds=4, replication=Replication(environment="arith", seeds=(71, 72, 73)))
-    for spec in study.begin(chosen):
-        study.run(spec)
+    study.run_all(study.begin(chosen))
     study.judge()
     assert judge_hypothesis(study.state(), "h1", look=1, phase="replicate").verdict == "invalid"
     decided = {"rule": "confirmed", "action": "replicate", "reason": "supported"}
     study.append(EventType.DECISION_TAKEN, **decided, hypothesis="h1", look=1)
     for seed, arm in product((71, 72, 73), chosen.arms):
         spec = replicate_spec(study.study, chosen, chosen.hash(), arm, seed)
-        study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+        study.put(spec)
         study.run(spec)
-    again = judge_hypothesis(study.state(), "h1", look=1, phase="replicate")
-    study.append(EventType.VERDICT_COMPUTED, **again.model_dump(mode="json"))
+    (again,) = study.say("h1", phase="replicate")
     assert (again.verdict, again.n_control, study.conclude().verdicts[0].n_control) == ("supported", 3, 4)
     assert_golden(section(pages(study)[0], "The same comparison in another setting"))
 
@@ -108,8 +106,7 @@ def resumed(study: Synthetic, specs: list[RunSpec]) -> None:
     study.launch(specs[0], 2, begins={"resumes": 1, "initial_sha256": "0" * 64, "why": "it was killed"})
     study.end(specs[0], 2, resumed_at=17)
     study.collect(specs[0], 2)
-    for spec in specs[1:]:
-        study.run(spec)
+    study.run_all(specs[1:])
 
 
 def invalid(study: Synthetic, specs: list[RunSpec]) -> None:
@@ -248,8 +245,7 @@ def text(table: Table) -> str:
 
 
 def look(study: Synthetic, number: int, act: str | None = None) -> str:
-    verdict = judge_hypothesis(study.state(), "h1", look=number)
-    study.append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
+    (verdict,) = study.say("h1", look=number)
     action = act or ("continue" if not verdict.final and verdict.verdict == "inconclusive" else "settle")
     decided = {"rule": "look-again", "action": action, "reason": f"look {number}"}
     study.append(EventType.DECISION_TAKEN, **decided, hypothesis="h1", look=number)
@@ -259,7 +255,7 @@ def look(study: Synthetic, number: int, act: str | None = None) -> str:
 def begin(study: Synthetic, chosen: Design, seeds: int) -> None:
     for seed in chosen.seeds[len(study.state().runs) // 2 : seeds]:
         for spec in [study.spec(arm.name, seed) for arm in chosen.arms]:
-            study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+            study.put(spec)
             study.run(spec)
 
 
@@ -286,11 +282,9 @@ def test_each_look_stands_in_the_report_with_its_level_and_what_followed(study: 
 def test_amendments_and_vetoes_stand_in_the_report_in_their_order(study: Synthetic) -> None:
     study.create()
     study.lock(LOOKED)
-    amendment = {"kind": "note", "target": "", "value": None, "reason": "the machine\nwas moved"}
-    study.append(EventType.DESIGN_AMENDED, amendment=amendment)
-    study.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason="answered elsewhere")
-    budget = {"kind": "budget", "target": "", "value": 3600.0, "reason": "more time"}
-    study.append(EventType.DESIGN_AMENDED, amendment=budget)
+    study.amend("note", "the machine\nwas moved")
+    study.veto(reason="answered elsewhere")
+    study.amend("budget", "more time", value=3600.0)
     markdown, page = pages(study)
     assert_golden(section(markdown, "Deviations from the lock"))
     assert "answered elsewhere" in page.text
