@@ -106,8 +106,7 @@ def find_untrained_run(state: StudyState, spec: RunSpec) -> RunState | None:
 
 def find_fault(seen: Conditions | None) -> str | None:
     """Return what a run with a learning rate of 0 shows to be broken, in a clause; None for nothing."""
-    still = None if seen is None else seen.stillness
-    if seen is None or still is None:
+    if seen is None or (still := seen.stillness) is None:
         return None
     if still.before is not None and still.after is not None and still.before != still.after:
         return (
@@ -124,9 +123,9 @@ def find_fault(seen: Conditions | None) -> str | None:
 
 def list_unreported(seen: Conditions | None) -> tuple[str, ...]:
     still, missing = None if seen is None else seen.stillness, []
-    if still is None or still.before is None or still.after is None:
+    if still is None or None in (still.before, still.after):
         missing.append("whether the weights stayed as they were")
-    if seen is None or still is None or still.probs_tolerance is None or seen.probs_diff is None:
+    if seen is None or still is None or None in (still.probs_tolerance, seen.probs_diff):
         missing.append("whether engine and learner agree on probabilities")
     return tuple(missing)
 

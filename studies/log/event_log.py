@@ -141,8 +141,8 @@ class EventLog:
         return None if head is None else event_of(head)
 
     def read(self, study: str, after: Event | None = None) -> list[Event]:
-        """Return all events of a study, oldest first, each verified; or those that follow `after`, which was read here.
-        Raise StudiesError when there are none, LogCorrupt naming the first one that is not what was appended."""
+        """Return all events of a study, verified; or those that follow `after`. StudiesError for none, LogCorrupt for
+        the first fault."""
         if after is None:
             return verify_events(study, self.read_unverified(study))
         rows = self._rows(_FROM, name=study, first=after.seq)

@@ -260,8 +260,7 @@ class StudyState(RoundState):
 
     @property
     def outcome(self) -> RoundOutcome:
-        """What the round hands on: the level of a kind where every comparison ended in a claim of it, or none was. The
-        level of a claim goes to its mediators first, and on from there where all of them moved."""
+        """What the round hands on: the level of a kind where every comparison ended in a claim of it, or none was."""
         verdicts = [self.verdict_on(h.id) for h in (self.design.hypotheses if self.design is not None else ())]
         measured = (run for run in self.runs_in("confirm") if run.spec.metric.key in run.measurements)
         if not verdicts or next(measured, None) is None:

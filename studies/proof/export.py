@@ -62,8 +62,7 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
 
 
 def read_export(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepancy]]:
-    """Return the study of an exported folder, its events as stored, and broken lines. Raise StudiesError for no such
-    log, no event in it, or what is no plain file: a link would be read elsewhere, a pipe never end."""
+    """Return the study of an exported folder, its events, and broken lines; StudiesError for what is no plain file."""
     path = folder / EVENTS
     locks = (lock_name(number) for number in range(1, MOST_ROUNDS + 1))
     for name in (EVENTS, README, *locks, *PAGES, "figures", "runs"):
@@ -134,8 +133,7 @@ def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | N
 
 
 def _files(state: StudyState, folder: Path) -> dict[str, str | None]:
-    """Return the sha256 of each file that a verification reads, by its path; None for one that need not be there, such
-    as figures from before they were hashed."""
+    """Return the sha256 of each file that a verification reads, by path; None for one that need not be there."""
     files = {each.lock_file: each.design_hash for each in state.every_round if each.lock_file}
     for run in state.every_run.values():
         for record in (run.collected[kind] for kind in FILES) if run.collected else ():

@@ -192,8 +192,7 @@ class AlphaAllocation:
 
 
 def planned_looks(design: Design, phase: Phase) -> tuple[InterimAnalysis, ...]:
-    """Return the looks of a phase; where the lock names none, one at all of its seeds with the whole level. What is no
-    larger than its pilot may have been sized to the most that were drawn."""
+    """Return the looks of a phase; where the lock names none, one at all of its seeds with the whole level."""
     if phase == "confirm" and design.looks:
         last, pilot = design.looks[-1], design.pilot
         if pilot is None or last.seeds > pilot.seeds:

@@ -212,8 +212,7 @@ class Screen(EvolvingRecord):
     sampler: Literal["grid", "random", "tpe", "surface"]
     """How candidates are chosen: all, at random, by Optuna's TPE, or by a response surface over all results."""
     bound: float | None = Field(default=None, gt=0)
-    """Under `surface`, the standard deviations above its mean by which candidates are chosen; None: by expected
-    improvement, as before this field."""
+    """Under `surface`, the standard deviations above its mean by which candidates are chosen."""
     candidates: int = Field(ge=1)
     initial: int = Field(ge=1)
     rungs: tuple[Rung, ...] = Field(min_length=1)

@@ -40,9 +40,8 @@ WORST_CODES: tuple[str, ...] = (TRAINING_NAN,)
 """Trainings that broke down by themselves, and were not stopped by the watchdog."""
 
 GENERATED_CODE_FAILED = "generated_code_failed"
-"""A run with generated code that came to an end which such code can bring about (`WITHIN_REACH_OF_CODE`). In no class,
-so its verdict is invalid: left out, code could give up the runs that go badly; counted as worst, a server that died by
-itself would refute the code. Whoever has looked at what happened may accept the code by an amendment."""
+"""A run with generated code that came to an end which such code can bring about (`WITHIN_REACH_OF_CODE`). In no class:
+left out, code could give up the runs that go badly; counted as worst, a server that died would refute it."""
 
 EVIDENCE_MISSING = "evidence_missing"
 EVIDENCE_CHANGED = "evidence_changed"
@@ -211,8 +210,7 @@ def is_untrained_run(spec: RunSpec) -> bool:
 
 
 def shares_untrained(spec: RunSpec, untrained: RunSpec) -> bool:
-    """Return whether a run of the same study may have the evaluation of an untrained policy as its own before training:
-    it provably begins with that policy and is evaluated alike on the same tasks."""
+    """Return whether a run provably begins with the policy that another evaluated untrained, on the same tasks."""
     one, other = spec.metric, untrained.metric
     alike = (spec.environment, one.split, one.task_seed) == (untrained.environment, other.split, other.task_seed)
     jobs = one.evaluated(spec.job), other.evaluated(untrained.job)  # no policy begins with knobs: they are of plays

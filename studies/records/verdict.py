@@ -193,8 +193,7 @@ class Verdict(EvolvingRecord):
 
     @property
     def by_margin(self) -> bool:
-        """Whether a difference is claimed whose whole interval lies beyond the margin; never of rates, which have no
-        interval."""
+        """Whether a difference is claimed whose whole interval lies beyond the margin; never of rates."""
         if self.verdict not in ("supported", "refuted") or self.equivalence is None or self.test == "boschloo":
             return False
         return self.nonzero and min(abs(self.low or 0.0), abs(self.high or 0.0)) > self.equivalence.margin

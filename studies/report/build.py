@@ -69,8 +69,7 @@ def generator_info() -> dict[str, str]:
 
 def build_report(state: StudyState, folder: Path) -> Report:
     """Write `report.md`, `report.html` (self-contained) and `figures/*.svg` into the study's folder, from any state.
-    Raise ReportError when a file is missing or not what was collected, when a number does not recompute, or when the
-    folder cannot be written; nothing is half-written."""
+    Raise ReportError for a file that is not what was collected, or cannot be written; nothing is half-written."""
     files = {name: text.encode() for name, text in render_report(state, folder).items()}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     try:

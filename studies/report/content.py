@@ -94,8 +94,7 @@ class ReportContent:
 
 
 def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> ReportContent:
-    """Return the content of the report, with the evidence of each round; ReportError for a verdict that does not
-    follow."""
+    """Return the content of the report; raise ReportError for a verdict that does not follow."""
     several, states = is_campaign(state), state.every_round
     for each in states:
         for verdict in (*each.verdicts, *each.replications):

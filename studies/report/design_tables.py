@@ -274,8 +274,8 @@ def replication_table(state: StudyState) -> Table | None:
 
 
 def collapse_table(state: StudyState) -> Table | None:
-    """Return each arm's rate of collapse with exact limits and the runs, by the locked rule, or the usual one where the
-    metric reads it; and where it is locked that of never starting."""
+    """Return each arm's rate of collapse, by the locked rule or the usual one, and where it is locked of never
+    starting."""
     design, rows = state.design, list[Row]()
     if design is None:
         return None

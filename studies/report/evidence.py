@@ -108,8 +108,7 @@ class Evidence:
 
 
 def gather(state: StudyState, folder: Path) -> Evidence:
-    """Read and check the files of every valid collected run. Raise ReportError naming run and file when one is missing,
-    changed, unreadable, or contradicts a measurement."""
+    """Read and check the files of every valid collected run. Raise ReportError naming run and file."""
     others = other_metrics(state)
     runs = {run.run_id: _evidence(run, folder, others) for run in state.runs.values() if run.status == "collected"}
     return Evidence(runs, lock_error(state, folder), others)

@@ -3,14 +3,12 @@
 Power is the probability that the last look alone makes a claim in the right direction, with one claim of the study true
 and the others not. Exact for Welch's test (equal noise and numbers) and for the paired one; with one variance of all
 arms within 3 points of what the test does (`tests/studies/statistics/test_power.py`). `assured_power` averages over the
-true noise that an estimate leaves open (O'Hagan, Stevens & Campbell 2005), of which evaluation is a known part. Not
-known are arms with noise of their own, runs that are excluded or collapse, and what equivalence takes from an effect
-near the margin.
+true noise that an estimate leaves open (O'Hagan, Stevens & Campbell 2005). Not known are arms with noise of their own,
+runs that are excluded or collapse, and what equivalence takes from an effect near the margin.
 
-A design whose noise nobody knew makes its first runs and is sized by them (an internal pilot: Wittes & Brittain 1990,
-Stat Med 9:65), blind to what is compared: arms are not told apart, less what the promised effect would add to their
-variance (Gould & Shih 1992, Commun Stat 21:2833). The verdict's test takes all runs, those of the pilot too: sized so,
-Welch's keeps its level (`benchmarks/` measures it). With the variance within arms it would not: 6 to 7 % false claims.
+A design whose noise nobody knew is sized by its first runs (an internal pilot: Wittes & Brittain 1990, Stat Med 9:65),
+blind to what is compared: arms are not told apart, less what the promised effect would add to their variance (Gould &
+Shih 1992, Commun Stat 21:2833). Sized so, Welch's test keeps its level (`benchmarks/` measures it).
 """
 
 from __future__ import annotations
@@ -142,8 +140,7 @@ def seeds_needed(shape: PowerDesign, effect: float, sd: float, *, target_power: 
 
 
 def exaggeration(shape: PowerDesign, sd: float, effect: float) -> float:
-    """Return how many times a true difference `effect` claims of it, with its sign and at the last look, are measured
-    on average, at noise `sd`. Larger than 1, as what is measured too small is not claimed."""
+    """Return how many times a true difference `effect` claims with its sign are measured on average: more than 1."""
     weights = shape.weights or (-1.0, 1.0)
     squares = math.fsum(weight * weight for weight in weights)
     alike = squares**2 / math.fsum(weight**4 for weight in weights)  # Satterthwaite's, of arms alike in noise, number
@@ -208,12 +205,9 @@ def _scales(df: float) -> tuple[float, ...]:
 def plan_analyses(
     seeds: int, most: int, level: float = ALPHA, alike: float | None = None, pilot: int | None = None
 ) -> tuple[InterimAnalysis, ...]:
-    """Return up to `most` looks at `seeds` seeds with their levels, from half of them on; up to 5 seeds two are enough.
-
-    `level` is that of all looks together, `alike` that of a claim of no difference with a ledger of its own. After a
-    `pilot` looks begin at a third: a larger effect than was promised makes its spread seem too large, and is seen
-    early.
-    """
+    """Return up to `most` looks at `seeds` seeds with their levels, from half of them on (after a `pilot` from a
+    third); up to 5 seeds two are enough. `level` is that of all looks together, `alike` that of a claim of no
+    difference."""
     begin = max(FIRST_ANALYSIS, math.ceil(seeds / 2)) if pilot is None else max(pilot, math.ceil(seeds / 3))
     count = min(most, 2 if seeds <= 5 else most)
     if count == 1 or seeds <= begin:
@@ -234,8 +228,8 @@ def widest(contrasts: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
 def blinded_variance(
     arms: Sequence[Sequence[float]], effect: float, weights: Sequence[float] = ()
 ) -> tuple[float, int]:
-    """Return the variance between runs of one arm, as far as it is told without comparing arms, and its df, 0 where too
-    few runs say nothing. `effect` is what is looked for: of one arm, of a contrast with `weights`, or 0."""
+    """Return the variance between runs of one arm without comparing arms, and its df, 0 where too few runs say
+    nothing."""
     known = [values for values in arms if values]
     sizes, count = [len(values) for values in known], sum(map(len, known))
     df = count - len(known)
@@ -261,8 +255,7 @@ def power_at(design: Design, looks: Sequence[InterimAnalysis], sd: float, df: in
 
 def size_design(design: Design, arms: Sequence[Sequence[float]], affordable: int, collapsed: int = 0) -> Sizing:
     """Return the size of a design that has its pilot alone: the seeds that keep its promise, or that are affordable.
-    `arms` are the values of the pilot's runs that did not collapse, `collapsed` counts the others. Raise ValueError
-    without a pilot."""
+    `arms` are the values of the pilot's runs that did not collapse, `collapsed` counts the others."""
     pilot, promise = design.pilot, design.promise
     if pilot is None or promise is None:
         raise ValueError("expected a design with a pilot and a promise")

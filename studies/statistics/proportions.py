@@ -75,8 +75,7 @@ def power_of_rates(control: float, treatment: float, seeds: int, *, alpha: float
 
 
 def seeds_for_rates(control: float, treatment: float, *, target_power: float = 0.8, alpha: float = 0.05) -> int | None:
-    """Return the fewest seeds of each arm that see this difference with the promised power; None beyond
-    `MOST_SEEDS`."""
+    """Return the fewest seeds of each arm that see this difference with the promised power; None beyond the most."""
     if control == treatment or not (0 <= control <= 1 and 0 <= treatment <= 1):
         raise ValueError(f"expected two different rates between 0 and 1; found {control:g} and {treatment:g}")
 

@@ -134,13 +134,10 @@ def _levels(seeds: tuple[int, ...], alpha: float) -> tuple[float, ...]:
 
 @lru_cache(maxsize=4096)
 def last_level(looks: tuple[tuple[int, float], ...], made: tuple[float, ...], count: float, *, whole: bool) -> float:
-    """Return the two-sided level of a last look at `count` runs of each arm, before all that were planned.
-
-    `looks` are the planned numbers of runs and levels, `made` what the first of them had of runs. Where no data brought
-    the end about it is the `whole` that is left: the bounds of looks that were made stand. Where somebody chose the
-    moment it is a quarter of what may be spent by then: half of it is the level of O'Brien and Fleming's bound where it
-    is watched at every moment, and the planned looks stand beside it.
-    """
+    """Return the two-sided level of a last look at `count` runs of each arm, before all that were planned. `looks` are
+    the planned numbers of runs and levels, `made` what the first of them had. Where no data brought the end about it is
+    the `whole` that is left; where somebody chose the moment a quarter of what may be spent by then: half of it is the
+    level where O'Brien and Fleming's bound is watched at every moment, and the planned looks stand beside it."""
     spent = crossings([_bound(level) for _, level in looks], [n / looks[-1][0] for n, _ in looks])
     alpha = round(sum(map(sum, spent)), 12)
     if not whole:

@@ -45,8 +45,7 @@ class Calibration:
 
 
 def brier(probability: float, verdict: VerdictName) -> float | None:
-    """Return (probability - outcome)^2, outcome 1 for supported and 0 for refuted; None for other verdicts (Brier
-    1950)."""
+    """Return (probability - outcome)^2, outcome 1 for supported and 0 for refuted (Brier 1950); None for others."""
     return (probability - _OUTCOMES[verdict]) ** 2 if verdict in _OUTCOMES else None
 
 

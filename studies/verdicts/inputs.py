@@ -99,8 +99,7 @@ class ArmData:
 
 
 def find_unaccounted(design: Design, arms: Mapping[str, ArmData], accepted: Collection[str]) -> str | None:
-    """Return a sentence when a run has no place in the analysis, or an arm lost more of its runs than the lock
-    allows."""
+    """Return a sentence when a run has no place in the analysis, or an arm lost more runs than the lock allows."""
     for name, arm in arms.items():
         left_out = [*arm.excluded.values(), *arm.cut.values()]
         if stray := sorted(set(left_out) - {*design.exclusions, *accepted}):
@@ -181,8 +180,7 @@ class JudgeInput:
         return LastLook(ended=self.ended, alpha=alpha, equivalence=alike)
 
     def _count_runs(self, seeds: int | None = None) -> float:
-        """Return how many runs of each arm, all alike, tell as much as those of the first `seeds` (or all) that
-        enter."""
+        """Return how many runs of each arm, all alike, tell as much as those of the first `seeds` (or all)."""
         runs, design = self.runs(), self.design
         if seeds is not None:
             own = [design.seeds_of(name, design.seeds[:seeds]) for name in self.arms]

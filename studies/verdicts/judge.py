@@ -38,9 +38,8 @@ def judge_hypothesis(
     state: StudyState, hypothesis: str, *, look: int, phase: Phase = "confirm", lock_error: str | None = None,
     stored: Verdict | None = None,
 ) -> Verdict:  # fmt: skip
-    """Return the verdict on `hypothesis` from the runs of the state up to `look`. `lock_error` says that a lock or
-    evidence was changed: the verdict is then invalid. `stored` is the verdict that is computed anew. Raise ValueError
-    for a state without a design, or a hypothesis, look or phase that it does not have."""
+    """Return the verdict on `hypothesis` from the runs of the state up to `look`; `stored` is the verdict that is
+    computed anew, `lock_error` what makes it invalid. Raise ValueError for what the state's design does not have."""
     if (known := state.context_of(hypothesis, look, phase)) is not None:
         state = replace(state, design=known.design, runs=known.runs if hypothesis in state.stands else state.runs)
     design = state.design
@@ -205,8 +204,7 @@ def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
 
 
 def verdict_fault(state: StudyState, folder: Path, verdict: Verdict) -> str | None:
-    """Return why a current verdict does not follow from the log, its lock's file and its evaluations; None where it
-    does."""
+    """Return why a current verdict does not follow from log, lock and evaluations; None where it does."""
     if folder.is_dir() and verdict.verdict != "invalid":
         if (fault := event_log.lock_error(state, folder)) is not None:
             return fault

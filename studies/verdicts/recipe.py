@@ -76,15 +76,7 @@ class SettingRecipe:
             if verdict.verdict not in _SHOWS or not follows(state, verdict):
                 if claim.kind == "difference":
                     self._take_back(state.round, claim)
-            elif claim.unused_control:
-                self.left.append(ExcludedClaim(state.round, claim, "is against a control nobody uses"))
-            elif apart := design.metric.evaluates_apart(claim.declared):
-                why = f"is of arms that are each evaluated at its own {' and '.join(apart)}"
-                self.left.append(ExcludedClaim(state.round, claim, why))
-            elif claim.kind != "difference" or rests_on_survivors(verdict, design.metric):
-                why = "is of trainings that did not collapse, and of the better value more did"
-                if claim.kind != "difference":
-                    why = "is an interaction or a trend, and no value of a job"
+            elif why := _why_left(design, claim, verdict):
                 self.left.append(ExcludedClaim(state.round, claim, why))
             elif not verdict.exploratory and verdict.nonzero:
                 better.append(_better(state.round, design, claim, verdict))
@@ -120,6 +112,17 @@ class SettingRecipe:
                 why = f"was not shown again in round {number}, on fresh seeds: it is no part of a recipe"
                 self.left.append(ExcludedClaim(value.round, value.claim, why))
                 self._chosen = {name: known for name, known in self._chosen.items() if known is not value}
+
+
+def _why_left(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    if claim.unused_control:
+        return "is against a control nobody uses"
+    if apart := design.metric.evaluates_apart(claim.declared):
+        return f"is of arms that are each evaluated at its own {' and '.join(apart)}"
+    if claim.kind != "difference":
+        return "is an interaction or a trend, and no value of a job"
+    survivors = rests_on_survivors(verdict, design.metric)
+    return "is of trainings that did not collapse, and of the better value more did" if survivors else ""
 
 
 def recipes(rounds: Sequence[StudyState], follows: Follows = lambda state, verdict: True) -> tuple[SettingRecipe, ...]:

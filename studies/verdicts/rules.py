@@ -97,10 +97,9 @@ def invalid(case: JudgeInput, reason: str) -> Verdict:
 def judge_mediators(case: JudgeInput, level: float | None) -> Iterator[Mediation]:
     """Yield what became of each mediator of a claim, tested at `level`; None: its difference was not shown.
 
-    Fixed-sequence gatekeeping: in the locked order, until one does not move as expected, each with an equal part of the
-    claim's level for every look. So the first of claim and mediators whose null hypothesis is true is rejected with no
-    more than that level (Hung, Wang & O'Neill 2007, J Biopharm Stat 17:1201; Glimm, Maurer & Bretz 2010, Stat Med
-    29:219). That one did *not* move has its part of the level of a claim of no difference (`Design.likenesses`).
+    Fixed-sequence gatekeeping, until one does not move as expected, each with an equal part of the claim's level for
+    every look: the first of claim and mediators whose null hypothesis is true is rejected with no more than that level
+    (Hung, Wang & O'Neill 2007, J Biopharm Stat 17:1201; Glimm, Maurer & Bretz 2010, Stat Med 29:219).
     """
     stopped = "" if level is not None else "the claim's own difference was not shown"
     for mediator in case.claim.mediators:

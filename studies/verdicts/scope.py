@@ -99,17 +99,18 @@ def start_rates(case: JudgeInput) -> tuple[StartRate, ...]:
 
 def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
     metric, rates, starts = case.design.metric, collapse_rates(case), start_rates(case)
-    if case.design.scope_reached and finding.verdict != "invalid":
-        means = [fmean(runs.numbers) for runs in case.runs()]
+    if finding.verdict == "invalid":
+        return finding
+    means = [fmean(runs.numbers) for runs in case.runs()]
+    if case.design.scope_reached:
         if not (found := list(_find_unseen(metric, reached_rates(case), means, finding, case.weights))):
             return finding
         survives = all(one.breaking_share is None or one.breaking_share > one.upper for one in found)
         scope: Scope = "all" if finding.verdict != "inconclusive" and survives else "reached"
         return replace(finding, scope=scope, reason=finding.reason + wording.explain_reached(found, metric, scope))
-    if not (rates or starts) or finding.verdict == "invalid":
+    if not (rates or starts):
         return finding
     losses: dict[Scope, list[float]] = {}
-    means = [fmean(runs.numbers) for runs in case.runs()]
     unseen = list(_find_unseen(metric, starts, means, finding, case.weights))
     if unseen:
         sign, pairs = 1 if metric.higher_is_better else -1, zip(starts, means, strict=True)
@@ -127,8 +128,7 @@ def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
 
 
 def _survives(case: JudgeInput, finding: Finding, lost: Sequence[float], rates: Sequence[CollapseRate]) -> bool:
-    """Return whether trainings that go wrong at the highest rates not ruled out, and lose so much, could not undo a
-    claim."""
+    """Return whether trainings that go wrong at the highest rates not ruled out could not undo a claim."""
     if finding.verdict == "equivalent" and (same := finding.equivalence) is not None:
         widest = max(abs(same.low), abs(same.high)) + max(lost)
         return widest < same.margin and not any(rate.count for rate in rates)
