@@ -19,9 +19,8 @@ from studies.records.base import digest
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name, value_of
 from studies.records.verdict import ANALYSE, MADE, AnalysisResult, one_line
-from studies.report import claims, design_tables, run_tables, summary
+from studies.report import claims, summary, tables
 from studies.report.answer import answer_section, plan_section
-from studies.report.design_tables import what_differs
 from studies.report.elements import (
     Block,
     Cell,
@@ -45,6 +44,7 @@ from studies.report.figure_data import curves, forecasts, hidden_curves, shifts,
 from studies.report.next_question import ask_next
 from studies.report.prose import last_words, mark, why_asked
 from studies.report.summary import Headline, headline, last_judged, point_out_round
+from studies.report.tables import what_differs
 from studies.report.validity import facts_table, others_table, remarks
 from studies.report.wording import (
     NONE,
@@ -198,7 +198,7 @@ def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, E
     yield _analysis_section(state)
     if shared:
         yield section("Threats to every round", Remarks(tuple(shared)), id="validity")
-    deviations = claims.deviation_table(run_tables.merge_rounds(state))
+    deviations = claims.deviation_table(tables.merge_rounds(state))
     yield section("Deviations from the lock" + ("s" if several else ""), deviations, id="deviations")
     if several:
         yield _ledger_section(state)
@@ -242,13 +242,13 @@ def _round_blocks(
     yield section(
         "Results",
         drawing(f"{prefix}before-after", "before-after", moved),
-        run_tables.arm_table(state),
+        tables.arm_table(state),
         drawing(f"{prefix}hidden-curves", "hidden-curves", hidden_curves(state, evidence)),
         drawing(f"{prefix}learning-curves", "learning-curves", learned),
         None if any(run.status == "collected" for run in state.runs.values()) else Text("No run has been collected."),
-        Text(design_tables.describe_noise(state)),
+        Text(claims.describe_noise(state)),
         section("The screen", Text(selected)),
-        section("The same comparison in another setting", design_tables.replication_table(state)),
+        section("The same comparison in another setting", claims.replication_table(state)),
         id=f"{prefix}results",
     )
     others = " but those to every round" if prefix else ""
@@ -282,13 +282,13 @@ def _number_sections(state: StudyState) -> Iterator[Block | None]:
 
 def _stage_sections(state: StudyState, evidence: Evidence) -> Iterator[Block | None]:
     screen = state.locked_design.screen if state.locked_design is not None else None
-    rules = Text(design_tables.describe_screen(screen)) if screen is not None else None
+    rules = Text(claims.describe_screen(screen)) if screen is not None else None
     exploratory = "Exploratory: no claim rests on them. No lock names them, and nothing is corrected for their number; "
     others, facts = (Text(said, "aside") for said in (f"{exploratory}all runs enter.", _OF_FACTS))
     for name, lead, found in (
-        ("Every candidate of the screen", rules, design_tables.screen_table(state)),
-        ("Look by look", None, design_tables.interim_table(state)),
-        ("Trainings that collapsed", None, design_tables.collapse_table(state)),
+        ("Every candidate of the screen", rules, claims.screen_table(state)),
+        ("Look by look", None, claims.interim_table(state)),
+        ("Trainings that collapsed", None, claims.collapse_table(state)),
         ("Other measures of the same runs", others, others_table(state, evidence)),
         ("What the environment says of the plays after training", facts, facts_table(state)),
     ):
@@ -301,15 +301,15 @@ def _design_section(state: StudyState, prefix: str) -> Block | None:
         return section("The locked design", Text("No design was locked."), id=f"{prefix}design")
     return section(
         "The locked design",
-        Text(design_tables.lock_proof(state)),
+        Text(tables.lock_proof(state)),
         Text(claims.describe_sizing(state)),
-        design_tables.design_arms(design),
-        design_tables.design_facts(design, state.design_hash),
-        section("What each hypothesis puts at stake", design_tables.stakes_table(design)),
-        section("Looks at the data", design_tables.analyses_table(design)),
-        section("The decision table", design_tables.rules_table(design)),
-        section("Limits of the watchdog", design_tables.limits_table(design.watchdog)),
-        section("Every field that was held constant", design_tables.constants(state, design)),
+        tables.design_arms(design),
+        tables.design_facts(design, state.design_hash),
+        section("What each hypothesis puts at stake", tables.stakes_table(design)),
+        section("Looks at the data", tables.analyses_table(design)),
+        section("The decision table", tables.rules_table(design)),
+        section("Limits of the watchdog", tables.limits_table(design.watchdog)),
+        section("Every field that was held constant", tables.constants(state, design)),
         claims.code_section(state, design, f"{prefix}code"),
         id=f"{prefix}design",
     )
@@ -385,7 +385,7 @@ def _ledger_section(state: StudyState) -> Section | None:
 
 def _appendix(state: StudyState, evidence: Mapping[int, Evidence]) -> Block | None:
     copies = Text("Results are read from the logs on the machine that trained; these are copies to look at.")
-    copied = run_tables.copy_table(state)
+    copied = tables.copy_table(state)
     what = "hash, number, level and verdict of every round" if is_campaign(state) else "hash, number and verdict"
     notebook = "The planner's notebook, quoted: its own voice, from which nothing follows"
     built = (
@@ -396,21 +396,21 @@ def _appendix(state: StudyState, evidence: Mapping[int, Evidence]) -> Block | No
         "Appendix: every run, hashes, decisions, cost, versions",
         section(
             "Every run",
-            Text(run_tables.count_runs(state.every_run.values())),
-            run_tables.run_table(state),
-            section("Files and their hashes", run_tables.file_table(evidence.values())),
+            Text(tables.count_runs(state.every_run.values())),
+            tables.run_table(state),
+            section("Files and their hashes", tables.file_table(evidence.values())),
             section("Copies at Weights & Biases", copies, copied) if copied else None,
             id="runs",
         ),
         section(
             "Decisions",
-            run_tables.decision_table(state) or Text("No decision has been taken."),
-            section("What people were asked to approve", run_tables.approval_table(state)),
-            section("Calls on the planner", run_tables.planner_table(state)),
-            section(notebook, run_tables.notebook_table(state)),
+            tables.decision_table(state) or Text("No decision has been taken."),
+            section("What people were asked to approve", tables.approval_table(state)),
+            section("Calls on the planner", tables.planner_table(state)),
+            section(notebook, tables.notebook_table(state)),
             id="decisions",
         ),
-        section("Cost", pairs(run_tables.cost_facts(state)), id="cost"),
+        section("Cost", pairs(tables.cost_facts(state)), id="cost"),
         section(
             "Reproduce",
             Text("Run the same study again:"),

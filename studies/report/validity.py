@@ -27,7 +27,6 @@ from studies.records.runs import TRAINING_AREA, Conditions
 from studies.records.statements import metric_name
 from studies.records.verdict import PlannerMessage, Verdict, one_line, planner_label
 from studies.report.claims import protocol_deviations, warn_generated_rewards
-from studies.report.design_tables import what_differs
 from studies.report.elements import (
     Remark,
     Table,
@@ -42,7 +41,7 @@ from studies.report.elements import (
 )
 from studies.report.evidence import BEFORE, Evidence
 from studies.report.prose import quote_held
-from studies.report.run_tables import warn_custom_environments, warn_sandboxes
+from studies.report.tables import warn_custom_environments, warn_sandboxes, what_differs
 from studies.report.wording import NONE, capital, format_signed, in_unit, number, percent, plural, setting, span
 from studies.statistics.comparison import contrast, is_constant, spread_interval, welch
 from studies.statistics.proportions import difference as exact_difference

@@ -23,7 +23,7 @@ from studies import EventType, StudyState
 from studies.log.entries import PlannerAct
 from studies.records.procedure import Amendment
 from studies.records.verdict import AnalysisResult
-from studies.report.run_tables import planner_facts
+from studies.report.tables import planner_facts
 from tests.research.planners.by_hand import TOPIC, WORLD, ByHand
 from tests.research.planners.flights import (
     DESIGN,

@@ -13,12 +13,11 @@ from studies.metrics import registry
 from studies.records.design import BUILT_IN, REWARD, Arm, Design, RunSpec
 from studies.records.procedure import CollapseRule, StartRule
 from studies.report.build import render_report
-from studies.report.claims import code_section, find_escapes
-from studies.report.design_tables import collapse_table
+from studies.report.claims import code_section, collapse_table, find_escapes
 from studies.report.evidence import REWARDS, SUCCESS, Evidence, gather
 from studies.report.figure_data import curves, shifts
-from studies.report.run_tables import arm_table
 from studies.report.summary import headline
+from studies.report.tables import arm_table
 from studies.report.validity import facts_table, others_table, remarks
 from tests.golden import assert_golden
 from tests.studies.measured import MeasuredStudy, measured_design, metric

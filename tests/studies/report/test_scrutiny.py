@@ -23,13 +23,13 @@ from studies.records.procedure import (
     Watchdog,
 )
 from studies.records.runs import replicate_spec
-from studies.report import design_tables
+from studies.report import claims, tables
 from studies.report.build import render_report
 from studies.report.claims import deviation_table
 from studies.report.elements import Table
 from studies.report.evidence import Evidence, gather
 from studies.report.next_question import reached_power
-from studies.report.run_tables import warn_custom_environments, warn_sandboxes
+from studies.report.tables import warn_custom_environments, warn_sandboxes
 from studies.report.validity import task_spread, warn_begun, warn_noise
 from studies.report.wording import format_signed
 from studies.verdicts.judge import judge_hypothesis, verdict_follows
@@ -271,7 +271,7 @@ def test_each_look_stands_in_the_report_with_its_level_and_what_followed(study: 
     begin(study, LOOKED, 5)
     look(study, 2)
     state = study.conclude()
-    lines = text(design_tables.interim_table(state)).splitlines()
+    lines = text(claims.interim_table(state)).splitlines()
     assert [line.split(" | ")[1:3] for line in lines] == [["1", "3 + 3"], ["2", "5 + 5"]]
     markdown, page = pages(study)
     assert_golden(section(markdown, "Look by look"))
@@ -292,7 +292,7 @@ def test_amendments_and_vetoes_stand_in_the_report_in_their_order(study: Synthet
 
 def test_what_was_locked_is_no_deviation_and_a_lock_file_that_was_edited_is_told(study: Synthetic) -> None:
     state = study.whole()
-    assert design_tables.interim_table(state) is deviation_table(state) is None
+    assert claims.interim_table(state) is deviation_table(state) is None
     assert "was changed" not in pages(study)[0]
     path = study.folder / LOCK_FILE
     path.write_text(path.read_text().replace("group_size", "group-size"))
@@ -316,9 +316,9 @@ def full(**changes: Any) -> Design:
 def test_all_that_was_fixed_is_told_with_kill_conditions_first_and_an_old_design_as_it_was() -> None:
     claim = hypothesis(kill_if=FUTILE, smallest_effect=0.05, falsifier="no rise", confounds=("longer episodes",))
     locked, old = full(hypotheses=(claim,)), design()
-    facts = (design_tables.design_facts(locked, "ab" * 32), design_tables.design_facts(old, None))
-    looks, rules = design_tables.analyses_table(locked), design_tables.rules_table(locked)
-    stakes, limits = design_tables.stakes_table(locked), Watchdog(kl=0.5, grad_norm=20)
-    assert_golden("\n\n".join(map(text, (*facts, looks, rules, stakes, design_tables.limits_table(limits)))))
-    assert design_tables.analyses_table(old) is design_tables.rules_table(old) is None
-    assert design_tables.limits_table(None) is design_tables.stakes_table(old) is None
+    facts = (tables.design_facts(locked, "ab" * 32), tables.design_facts(old, None))
+    looks, rules = tables.analyses_table(locked), tables.rules_table(locked)
+    stakes, limits = tables.stakes_table(locked), Watchdog(kl=0.5, grad_norm=20)
+    assert_golden("\n\n".join(map(text, (*facts, looks, rules, stakes, tables.limits_table(limits)))))
+    assert tables.analyses_table(old) is tables.rules_table(old) is None
+    assert tables.limits_table(None) is tables.stakes_table(old) is None
