@@ -103,7 +103,6 @@ class _Pair:
     arms: tuple[Mapping[str, Conditions], Mapping[str, Conditions]]
 
     def known_values(self, field: str, *, amount: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the known values of a condition by run, of each arm; an amount only of runs that ran their course."""
         whole = ([pair for pair in arm.items() if not (amount and pair[1].stopped_by)] for arm in self.arms)
         left, right = ({run: v for run, seen in arm if (v := getattr(seen, field)) is not None} for arm in whole)
         return left, right

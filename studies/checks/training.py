@@ -100,12 +100,10 @@ def list_untrained_runs(state: StudyState) -> list[RunState]:
 
 
 def find_untrained_run(state: StudyState, spec: RunSpec) -> RunState | None:
-    """Return the run that evaluated the policy which a run begins with, on the same tasks; None where none did."""
     return next((run for run in list_untrained_runs(state) if shares_untrained(spec, run.spec)), None)
 
 
 def find_fault(seen: Conditions | None) -> str | None:
-    """Return what a run with a learning rate of 0 shows to be broken, in a clause; None for nothing."""
     if seen is None or (still := seen.stillness) is None:
         return None
     if still.before is not None and still.after is not None and still.before != still.after:

@@ -88,7 +88,6 @@ def _plan_noise(study: StudyState, event: Event, plan: NoisePlan, hash: str, sec
 
 @rule(EventType.DESIGN_LOCKED)
 def _lock(study: StudyState, event: Event, design: Design, hash: str, file: str) -> None:
-    """A design is fixed: a link of the chain of rounds, which spends what the ledgers give it."""
     refuse(study.design is not None, "a design was locked before; expected one lock per study")
     refuse(study.explores, "a design was locked in a study that was asked to explore, and to test nothing")
     if (found := design.hash()) != hash:
@@ -176,7 +175,6 @@ def _decide_screen(
 
 @rule(EventType.DESIGN_SIZED)
 def _size(study: StudyState, event: Event, /, **payload: Any) -> None:
-    """The pilot is over and the design has its size; `studies.proof.verify` computes it again from the runs."""
     sizing, locked, design = Sizing.model_validate(payload), study.locked_design, study.design
     if not study.awaits_sizing or locked is None or design is None or (pilot := design.pilot) is None:
         raise ImpossibleEvent("there is no pilot that sizes the design now")

@@ -117,7 +117,6 @@ class RunState:
 
     @property
     def conditions(self) -> Conditions | None:
-        """The conditions that it was collected with; None where none are recorded."""
         recorded = (self.collected or {}).get("conditions")
         return None if recorded is None else Conditions.model_validate(recorded)
 

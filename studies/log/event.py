@@ -89,7 +89,6 @@ FIELDS: Final = tuple(field.name for field in fields(Event))
 
 
 def _row_hash(row: Mapping[str, Any]) -> str:
-    """Hash a row over the payload's stored text, which is the canonical JSON of the payload."""
     parts = [row["payload"] if name == "payload" else canonical(row[name]) for name in FIELDS if name != "hash"]
     return hashlib.sha256(f"[{','.join(parts)}]".encode()).hexdigest()
 

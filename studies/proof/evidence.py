@@ -103,7 +103,6 @@ def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
 
 
 def _read_untrained(state: StudyState, run: RunState, folder: Path) -> Mapping[str, Any] | None:
-    """Return the evaluation that a run shares with others; None for none, or where its own run's check says why not."""
     source = state.every_run.get(run.untrained) if run.untrained else None
     if source is not None and source.collected is not None:
         with suppress(CollectError, *UNREADABLE):

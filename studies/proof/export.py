@@ -84,7 +84,6 @@ def read_export(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepan
 
 
 def _check_readme(folder: Path, rows: Rows) -> list[Discrepancy]:
-    """Return a drift where an export's README holds a number that does not follow from the log."""
     try:
         said = (folder / README).read_text(encoding="utf-8", errors="replace")
         expected = readme(fold(find_corruption(str(rows[0]["study"]), rows)[0]))
@@ -119,7 +118,6 @@ def readme(state: StudyState) -> str:
 
 
 def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | None:
-    """Return a line as the database would give it; None, and a drift, where it is no event."""
     try:
         found = json.loads(line)
         row = {name: found[name] for name in FIELDS} | {"payload": canonical(found["payload"])}

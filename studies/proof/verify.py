@@ -133,7 +133,6 @@ def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
 
 
 def _check_sizing(event: Event, state: StudyState, findings: Findings) -> None:
-    """Compute what a pilot led to again from the events before it; what time carried only the harness saw."""
     stored = Sizing.model_validate({name: event.payload[name] for name in event.payload if name != WORKED})
     by_runs = seeds_by_runs(state)
     affordable = by_runs if state.budget_touched else min(by_runs, stored.affordable)

@@ -56,7 +56,6 @@ def exploration_spec(study: str, plan: Exploration, arm: Arm) -> RunSpec:
 
 
 def weights(rounds: int) -> tuple[float, ...]:
-    """Return each round's share of alpha before anything is handed on; they sum to 1."""
     if not 1 <= rounds <= MOST_ROUNDS:
         raise ValueError(f"expected 1 to {MOST_ROUNDS} rounds; found {rounds}")
     raw = [j**-_DECAY for j in range(1, rounds + 1)]

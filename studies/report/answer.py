@@ -234,7 +234,6 @@ def score_plan(state: StudyState) -> tuple[NodeOutcome, ...]:
 
 
 def _find_node(state: StudyState, asked: StudyState, plans: list[PlannerNote]) -> PlanNode | None:
-    """Return the node that a round asked, of the plan that stood at its lock; None for a question of no plan."""
     turns = (act for act in reversed(state.planner_acts) if act.turn.startswith(f"{asked.round}/propose/"))
     name = next((act.node for act in turns if act.action in ("propose", "replicate")), "")
     before = [plan for plan in plans if asked.locked is not None and plan.seq < asked.locked.seq]

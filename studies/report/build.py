@@ -106,7 +106,6 @@ def file_hashes(payload: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

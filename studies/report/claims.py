@@ -85,7 +85,6 @@ _REACHING: Final = frozenset({
 
 
 def claims(state: StudyState) -> tuple[Hypothesis, ...]:
-    """Return the hypotheses under test, or those proposed while there is no design."""
     return state.design.hypotheses if state.design else state.hypotheses
 
 

@@ -132,7 +132,6 @@ def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> Repor
 
 
 def title(state: StudyState) -> str:
-    """Return what is compared, and where; the topic while nothing is planned, which stands in full below."""
     design = state.design
     if design is None:
         topic = one_line(state.topic) or "(no topic)"
@@ -145,7 +144,6 @@ def title(state: StudyState) -> str:
 
 
 def campaign_title(state: StudyState) -> str:
-    """Return what differed over the rounds, and where."""
     designs = [each.design for each in state.rounds if each.design is not None]
     fields = ", ".join(dict.fromkeys(name for design in designs for name in what_differs(design).split(", ") if name))
     places = " and ".join(dict.fromkeys(design.environment for design in designs))
@@ -340,7 +338,6 @@ def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block 
 
 
 def _analysis_section(state: StudyState) -> Section | None:
-    """Return what the planner's own code made, with its source and hash; what made nothing is counted."""
     looks = [look for act in state.planner_acts for look in act.tool_calls if look["name"] == ANALYSE]
     shown = list[Section | None]()
     for look in (look for look in looks if MADE in look):

@@ -138,7 +138,6 @@ def list_plotted_arms(state: StudyState) -> list[PlottedArm]:
 
 
 def curves(state: StudyState, evidence: Evidence) -> Curves | None:
-    """Return the learning curves of all valid collected runs; None for none, or rewards of different functions."""
     key = evidence.curve_key
     if key is None or (
         key == REWARDS and state.design is not None and any(REWARD in arm.slots for arm in state.design.arms)
@@ -197,7 +196,6 @@ def mean_of(seeds: Sequence[SeedCurve]) -> Points:
 
 
 def shifts(state: StudyState) -> Shifts | None:
-    """Return the judged metric of each run before and after training; None before any run was measured."""
     arms, broken, drawn = list_plotted_arms(state), find_collapsed_runs(state), []
     for arm_name, index, runs in arms:
         pairs, collapsed, missed = [], set[str](), set[str]()

@@ -264,7 +264,6 @@ def draw_panels(data: Sequence[Curves], salt: str) -> Picture:
 
 
 def _plot(axes: Axes, data: Curves, salt: str, tips: dict[str, str], ticks: int) -> list[Line2D]:
-    """Draw curves, and return how each arm's line looks in a legend."""
     for arm in data.arms:
         for seed in arm.seeds:
             gid = f"{salt}-{seed.run_id}"

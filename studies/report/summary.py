@@ -143,7 +143,6 @@ def _why_no_verdict(state: StudyState, design: Design, claim: Hypothesis) -> str
 
 
 def ask_user(state: StudyState) -> Iterator[Point]:
-    """Yield what the planner asked the user last, which a note answers: its own words. All stand in the notebook."""
     by = planner_label(str(state.planner["name"]), state.planner.get("model"))
     for note in [note for note in state.notebook if note.kind == "ask"][-_MOST_QUESTIONS:]:
         said = PlannerMessage(by=f"{by} asks", text=note.text, unfounded=())
@@ -251,7 +250,6 @@ def _better(value: BetterValue) -> str:
 
 
 def last_judged(state: StudyState) -> StudyState:
-    """Return the last round of which anything was judged, which tells what to ask next."""
     judged = next((each for each in reversed(state.rounds) if each.verdicts), state)
     return replace(judged, declined=False) if judged.verdicts else judged
 

@@ -438,7 +438,6 @@ def _list_measures(state: StudyState, evidence: Evidence, design: Design) -> Ite
 
 
 def _contrast(design: Design, claim: Hypothesis, metric: Metric, arms: Arms) -> OtherDifference | None:
-    """Return what a claim's comparison is by another measure; None where an arm has too few runs to tell."""
     if claim.kind != "difference":
         values = [arms[name] for name in design.contrast_of(claim)]
         if min(map(len, values)) < 2 or is_rate(metric) or any(is_mostly_cut(metric, numbers) for numbers in values):
@@ -464,7 +463,6 @@ def _format_difference(found: OtherDifference | None, metric: Metric) -> str:
 
 
 def _against(design: Design, verdict: Verdict, metric: Metric, found: OtherDifference) -> str:
-    """Return how a difference stands to the verdict; empty where it agrees with it, or there is none."""
     if verdict.verdict in ("inconclusive", "equivalent"):
         return "tell the arms apart, where the verdict does not"
     if verdict.verdict not in ("supported", "refuted") or verdict.estimate is None:

@@ -119,12 +119,10 @@ def setting(hypothesis: Hypothesis, value: Any) -> str:
 
 
 def describe_fields(fields: Any, none: str = "the base job") -> str:
-    """Return the fields that an arm sets with their values; `none` where it sets none."""
     return ", ".join(f"{name} = {value_of(value)}" for name, value in fields.items()) or none
 
 
 def value_alone(hypothesis: Hypothesis, value: Any) -> str:
-    """Return a value beside one whose variable was named: `4`, or the whole of a configuration."""
     whole = hypothesis.variable == CONFIGURATION
     return setting(hypothesis, value) if whole else format_setting_value(hypothesis.variable, value)
 

@@ -70,7 +70,7 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     """Return the mean with its Student-t interval of 95 %; None for fewer than two values."""
     if (sd := spread(values)) is None:
         return None
-    mean, half = fmean(values), t_quantile(0.975, len(values) - 1) * sd / math.sqrt(len(values))
+    mean, half = fmean(values), float(stats.t.ppf(0.975, len(values) - 1)) * sd / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
 
 
@@ -78,10 +78,6 @@ def spread_interval(squares: float, df: int) -> tuple[float, float]:
     """Return the 95 % interval of the standard deviation behind a sum of squares with `df` degrees, if normal."""
     low, high = (math.sqrt(squares / float(special.chdtri(df, share))) for share in (0.025, 0.975))
     return low, high
-
-
-def t_quantile(share: float, df: float) -> float:
-    return float(stats.t.ppf(share, df))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +116,6 @@ class Comparison:
 
     @property
     def p(self) -> float:
-        """Two-sided p-value of no difference."""
         return 2 * self.tail(abs(self.t))
 
     def tail(self, t: float) -> float:
@@ -128,7 +123,7 @@ class Comparison:
         return float(special.stdtr(self.df, -t))
 
     def interval(self, level: float) -> tuple[float, float]:
-        return self.within(t_quantile((1 + level) / 2, self.df))
+        return self.within(float(stats.t.ppf((1 + level) / 2, self.df)))
 
     def within(self, critical: float) -> tuple[float, float]:
         half = critical * self.error
@@ -165,7 +160,6 @@ def compare(
 
 
 def welch(control: Sequence[float], treatment: Sequence[float], *, instead: str = "") -> Comparison:
-    """Return Welch's comparison. At least one of the arms must vary."""
     a, b = _variance(control) / len(control), _variance(treatment) / len(treatment)
     df = (a + b) ** 2 / (a**2 / (len(control) - 1) + b**2 / (len(treatment) - 1))
     return Comparison(

@@ -63,7 +63,6 @@ class PowerDesign:
 
     @property
     def level(self) -> float:
-        """Two-sided level of a claim at the last look, when no other claim is true."""
         return self.analyses[-1].alpha / self.families
 
     def with_seeds(self, seeds: int) -> PowerDesign:
@@ -221,7 +220,6 @@ def plan_analyses(
 
 
 def widest(contrasts: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    """Return the weights of the contrast that is hardest to see: the one of the largest variance."""
     return max(contrasts, key=lambda weights: math.fsum(weight * weight for weight in weights))
 
 

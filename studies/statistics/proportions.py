@@ -69,7 +69,6 @@ def boschloo(control: tuple[int, int], treatment: tuple[int, int]) -> float:
 
 
 def power_of_rates(control: float, treatment: float, seeds: int, *, alpha: float = 0.05) -> float:
-    """Return the probability of a claim in the right direction with so many seeds of each arm, at these true rates."""
     low, high = sorted((control, treatment))
     return float(_binomial(seeds, low) @ _rejection_region(seeds, seeds, alpha / 2) @ _binomial(seeds, high))
 

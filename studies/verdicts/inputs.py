@@ -222,7 +222,6 @@ class JudgeInput:
 
 
 def find_claim(design: Design, hypothesis: str) -> Hypothesis:
-    """Return a hypothesis of a design; raise ValueError for one that it does not have."""
     claim = next((claim for claim in design.hypotheses if claim.id == hypothesis), None)
     if claim is None:
         raise ValueError(f"the design has no hypothesis {hypothesis!r}; found {[c.id for c in design.hypotheses]}")

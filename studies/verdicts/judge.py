@@ -112,7 +112,6 @@ def size_study(state: StudyState, affordable: int) -> Sizing:
 
 
 def seeds_by_runs(state: StudyState) -> int:
-    """Return the most seeds of each arm that a pilot may lead to, by the runs that may still be planned."""
     assert state.design is not None
     assert state.design.pilot is not None
     pilot, most = state.design.pilot, state.settings.get("max_runs")
@@ -147,7 +146,6 @@ def find_violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmDa
 
 
 def _arm(design: Design, runs: list[RunState]) -> ArmData:
-    """Sort runs into those with a value, those that count as worst, those cut short, and those with a code alone."""
     values, begins, unstarted = dict[str, float](), dict[str, float](), set[str]()
     beside: dict[str, dict[str, float]] = {name: {} for name in design.metric.beside}
     codes, cut, collapsed = dict[str, str](), dict[str, str](), dict[str, str]()

@@ -105,7 +105,6 @@ class SettingRecipe:
         self._past.append(value)
 
     def _take_back(self, number: int, claim: Hypothesis) -> None:
-        """Take back what the same comparison, asked again on fresh seeds, did not show again."""
         for value in {id(value): value for value in self._chosen.values()}.values():
             pairs = [{canonical(one.control), canonical(one.treatment)} for one in (value.claim, claim)]
             if value.claim.variable == claim.variable and pairs[0] == pairs[1]:

@@ -328,7 +328,6 @@ def _verdict(
 
 
 def _weighted_effect(case: JudgeInput) -> float | None:
-    """Return the effect as the arms' means give it: of two arms their difference; None where an arm has no run."""
     numbers = [runs.numbers for runs in case.runs()]
     if not all(numbers):
         return None

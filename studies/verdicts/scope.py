@@ -29,7 +29,6 @@ _NONE = 1e-9
 
 
 def judge_exactly(case: JudgeInput, level: float, tests: int) -> Finding:
-    """Return what the exact test says at a level that `tests` claims of one variable share."""
     control, treatment = counts(case)
     (a, n), (b, m) = control, treatment
     p = proportions.boschloo(control, treatment)
@@ -171,7 +170,6 @@ def _find_unseen(
     metric: Metric, rates: Sequence[ReachedRate], means: Sequence[float | None], claimed: Finding | Verdict,
     weights: Sequence[float],
 ) -> Iterator[UnobservedMiss]:  # fmt: skip
-    """Yield the arms of which every run got there, or started; nothing without rates of it."""
     rooms, sign = list(_claim_slack(metric, claimed, weights)), 1 if metric.higher_is_better else -1
     for number, (rate, mean) in enumerate(zip(rates, means, strict=bool(rates))):
         missed, begin = rate.of - rate.count, metric.worst

@@ -62,7 +62,6 @@ def question_of(state: StudyState) -> StudyQuestion:
 
 
 def _other_measures(state: StudyState, said: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence for each measure that the topic names, where another one is compared and nothing was `said`."""
     if state.design is None:
         return
     topic, own = f" {' '.join(re.findall(r'[a-z0-9-]+', state.topic.lower()))} ", state.design.metric
