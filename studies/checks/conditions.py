@@ -139,8 +139,7 @@ def plays_of_both(initial: Part, final: Part) -> int:
 
 
 def play_variance(part: Part) -> float:
-    """Return the variance of success between plays of one task: its mean over the tasks that were played twice or more.
-    Where they are few, p (1 - p) stands for it, which is larger by what tasks differ among themselves."""
+    """Return the variance of success between plays of one task, over tasks played twice or more; of few p (1 - p)."""
     played = Counter(episode["task_id"] for episode in part["episodes"])
     solved = Counter(episode["task_id"] for episode in part["episodes"] if episode["success"])
     repeated = {task: count for task, count in played.items() if count > 1}

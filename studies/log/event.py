@@ -190,8 +190,7 @@ def refuse(holds: object, why: str) -> None:
 
 
 def rule(*types: EventType) -> Callable[[Rule], Rule]:
-    """Register what an event of these types does; its parameters after study and event are the payload's fields, which
-    pydantic checks. Other fields of a payload are ignored, unless the rule takes `**`."""
+    """Register what events of these types do; its parameters after study and event are the payload's fields."""
 
     def register(apply: Rule) -> Rule:
         hints = get_type_hints(apply)

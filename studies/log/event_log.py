@@ -141,8 +141,7 @@ class EventLog:
         return None if head is None else event_of(head)
 
     def read(self, study: str, after: Event | None = None) -> list[Event]:
-        """Return all events of a study, verified; or those that follow `after`. StudiesError for none, LogCorrupt for
-        the first fault."""
+        """Return all events of a study, verified, or those after `after`; StudiesError for none, else LogCorrupt."""
         if after is None:
             return verify_events(study, self.read_unverified(study))
         rows = self._rows(_FROM, name=study, first=after.seq)
@@ -367,8 +366,8 @@ class StudyLog:
         return worked + (0.0 if self._work is None else self._work.pending_seconds())
 
     def append(self, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
-        """Write one event after the last one read, durably, and return it. Raise HeadMoved when there is a newer one,
-        StudiesError when it cannot follow, ValueError for what cannot be stored; nothing is written then."""
+        """Write one event after the last one read, durably; HeadMoved where it is not the last. Nothing is written
+        then."""
         worked = None if self._work is None else round(self._work.pending_seconds(), 3)
         charged = payload if worked is None else {**payload, WORKED: worked}
         event = self._log.compose(self.study, type, charged, after=self._last, actor=actor)

@@ -126,8 +126,7 @@ class MetricKind(ABC):
 
     @abstractmethod
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        """Return all that is measured of a run, by key; Refused where the files do not hold what it is computed
-        from."""
+        """Return all that is measured of a run, by key; Refused where the files do not hold it."""
 
 
 def before_and_after(metric: Metric, run: Results) -> dict[str, Value]:
@@ -146,8 +145,8 @@ class Curve:
     ys: tuple[float, ...]
 
     def area(self, horizon: float, most: float = 1.0) -> float:
-        """Return the mean height from 0 to the horizon, by trapezes of min(y, `most`) at each evaluation. The last
-        value holds beyond the end."""
+        """Return the mean height from 0 to the horizon, cut at `most`, by trapezes; the last value holds beyond the
+        end."""
         whole = list(zip(self.xs, self.ys, strict=True))
         points = [(x, min(y, most)) for x, y in whole if x <= horizon]
         if points[-1][0] < horizon:

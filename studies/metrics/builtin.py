@@ -110,8 +110,7 @@ class MeanReward(_OfPlays):
 
 
 class Area(MetricKind):
-    """The mean of hidden success over the whole training, speed and level together; below a threshold it is mostly of
-    speed."""
+    """The mean of hidden success over the whole training; below a threshold it is mostly of speed."""
 
     name = "area"
     title = "hidden success on average over the training; with a threshold, what lies below it alone"

@@ -131,7 +131,7 @@ def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | N
 
 
 def _files(state: StudyState, folder: Path) -> dict[str, str | None]:
-    """Return the sha256 of each file that a verification reads, by path; None for one that need not be there."""
+    """Return the sha256 of each file that a verification reads; None for one that need not be there."""
     files = {each.lock_file: each.design_hash for each in state.every_round if each.lock_file}
     for run in state.every_run.values():
         for record in (run.collected[kind] for kind in FILES) if run.collected else ():

@@ -258,8 +258,7 @@ class Metric(EvolvingRecord):
     of: str = ""
     """What else it is of: the name of a fact, or of another environment."""
     task_seed: int | None = None
-    """Seed that draws the evaluated tasks, the same for all runs of a study; None in designs whose runs drew their
-    own."""
+    """Seed that draws the evaluated tasks, the same for all runs of a study; None where runs draw their own."""
     beside: Mapping[str, Metric] = {}
     """What else is measured of the same runs, for mediators of claims, by the name that they give it."""
     knobs: Mapping[str, JsonValue] | None = None
@@ -371,8 +370,7 @@ class Design(EvolvingRecord):
     most_excluded: float = Field(default=1.0, ge=0, le=1)
     """Largest share of an arm's runs that may be excluded before its comparison is invalid."""
     collapse: CollapseRule | None = None
-    """When a training counts as collapsed: claims then speak of the mean of those that do not. None for one over
-    all."""
+    """When a training counts as collapsed: claims then speak of the mean of those that do not."""
     scope_reached: bool = False
     """Whether a verdict on a time says that it speaks of trainings that get there, where others, as many as so few runs
     leave open, would undo it. Not in designs from before there was it: their verdicts speak of all."""

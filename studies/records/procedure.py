@@ -152,8 +152,7 @@ class Sizing(Record):
     """Of each arm, the pilot's included: what is needed, or as many as the budget carried."""
     looks: tuple[InterimAnalysis, ...] = Field(min_length=1)
     sd: float | None = Field(gt=0)
-    """Standard deviation between runs of one arm, blind to the arms' means; None where too few runs were measured, or
-    they did not vary at all."""
+    """Standard deviation between runs of one arm, blind to the arms' means; None where it is not known."""
     df: int = Field(ge=0)
     runs: int = Field(ge=0)
     """Runs of the pilot with a value, or that broke down."""
@@ -309,12 +308,9 @@ class Selection(Record):
 
 
 class Amendment(EvolvingRecord):
-    """A change after the lock, in the open: an event of its own, and it stands in the report.
-
-    `accept` lets a named violation of the confound linter or exclusion pass; `budget` replaces the wall-clock seconds,
-    before the lock too; `note` changes nothing. One made after the first result makes a verdict that it touches
-    exploratory.
-    """
+    """A change after the lock, in the open: `accept` lets a named violation or exclusion pass; `budget` replaces the
+    wall-clock seconds, before the lock too; `note` changes nothing. What one after the first result touches is
+    exploratory."""
 
     added_fields: ClassVar = frozenset({"lowers"})
 

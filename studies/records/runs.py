@@ -68,8 +68,7 @@ WITHIN_REACH_OF_CODE = frozenset({
     "client_died", "client_stopped", "client_out_of_memory", "client_timeout", "timeout",
     "server_died", "server_failed", "server_silent", "server_refused", "foreign_training",
 })  # fmt: skip
-"""Ends that code in a client may bring about. A run with generated code gets no other try after one of them: else the
-code could give up tries that go badly, and keep the best of several."""
+"""Ends that code in a client may bring about: after one a run with generated code gets no other try to choose from."""
 NOISE_ARM: Final = "aa"
 """The one arm of A/A runs."""
 PLUMBING_ARM: Final = "zero-lr"
@@ -98,8 +97,7 @@ TRAINING_FIELDS: Final = frozenset({
     "correction_cap", "mismatch_limit", "foreign_sampling", "mask_truncated", "train_agents", "checkpoint_every",
     "checkpoints_kept", "evaluate_after", "eval_every", "evaluation_episodes", "external_advantages",
 })  # fmt: skip
-"""Job fields that concern training alone, so that jobs which differ in nothing else begin with one policy and are
-evaluated alike (an adapter begins as nothing). A field that is not listed, such as a new one, counts as more."""
+"""Job fields that concern training alone: jobs which differ in nothing else begin with one policy, evaluated alike."""
 
 
 class AttemptFailed(Exception):

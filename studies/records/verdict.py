@@ -1,5 +1,4 @@
-"""Verdicts, questions for approval, a planner's words, which are quoted, and what its code made: nothing follows from
-the last two."""
+"""Verdicts, questions for approval, a planner's words, and what its code made: nothing follows from the last two."""
 
 from __future__ import annotations
 
@@ -20,11 +19,9 @@ MADE: Final = "made"
 _MOST: Final = 1e15
 VerdictName = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid"]
 Scope = Literal["all", "not_collapsed", "reached", "started", "started_not_collapsed"]
-"""What a verdict speaks of: all trainings, those that do not collapse, or, of an arm of which every run was seen to
-reach a threshold or to start, those that do. An arm with one that did not is spoken of as it is."""
+"""What a verdict speaks of: all trainings, those that do not collapse, those that reach a threshold or start."""
 Ended = Literal["budget", "hand"]
-"""What ended the runs of a claim between two looks: a budget that was set before any of them and not touched since, or
-somebody who may have seen data, by another budget or a veto."""
+"""What ended the runs of a claim between two looks: a budget set before them, or somebody who may have seen data."""
 
 
 class ApprovalRequest(Record):

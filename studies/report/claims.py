@@ -428,8 +428,7 @@ def replication_table(state: StudyState) -> Table | None:
 
 
 def collapse_table(state: StudyState) -> Table | None:
-    """Return each arm's rate of collapse, by the locked rule or the usual one, and where it is locked of never
-    starting."""
+    """Return each arm's rate of collapse, by the locked rule or the usual one, and of never starting."""
     design, rows = state.design, list[Row]()
     if design is None:
         return None

@@ -31,8 +31,7 @@ _WHOLE: Final = 10.0
 
 
 def find_contradictions(text: str, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """Return the verdicts that a text names and the claims it speaks of do not have; none while nothing is judged. A
-    clause speaks of the claims that it names by id, else of those of the rounds that it names, else of all."""
+    """Return the verdicts that a text names and the claims of each clause (by id, by round, or all) do not have."""
     wrong: list[str] = []
     for clause in _CLAUSE.split(text) if verdicts else ():
         ids, rounds = {at[0].lower() for at in _CLAIM.finditer(clause)}, set(_ROUND.findall(clause))
@@ -56,8 +55,7 @@ def find_unfounded(text: str, facts: Any) -> tuple[str, ...]:
 
 
 def mark(text: str, rounds: Sequence[StudyState], *, more: Any = ()) -> str:
-    """Return a planner's words on one line, with what in them is not so by the verdicts of these rounds; their numbers
-    are held to verdicts, locks and means, and to `more`."""
+    """Return a planner's words on one line, with what in them is not so by verdicts, locks and means, and by `more`."""
     said = PlannerMessage(by="", text=text, unfounded=())
     return one_line(text) + describe_doubts(_add_doubts(said, rounds, more))
 

@@ -346,8 +346,7 @@ def warn_begun(state: StudyState, evidence: Evidence, design: Design) -> Iterato
 
 
 def task_spread(arms: Sequence[Sequence[Mapping[str, float]]]) -> tuple[float, int] | None:
-    """Return how much the difference of two arms varies between tasks beyond chance (a standard deviation), and of how
-    many tasks; None where nobody can tell. `arms` holds the success of each run by task."""
+    """Return how much the difference of two arms varies between tasks beyond chance, and of how many."""
     tasks = sorted(arms[0][0]) if all(len(runs) > 1 for runs in arms) else []
     if len(tasks) < _LEAST_TASKS or any(run.keys() != set(tasks) for runs in arms for run in runs):
         return None

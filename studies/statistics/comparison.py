@@ -91,9 +91,6 @@ class Runs:
     def numbers(self) -> list[float]:
         return [self.values[run] for run in sorted(self.values)]
 
-    def of_seeds(self, seeds: Sequence[int]) -> Runs:
-        return Runs({run: value for run, value in self.values.items() if self.seeds[run] in seeds}, self.seeds)
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -133,8 +130,7 @@ class Comparison:
 def compare(
     test: Test, control: Runs, treatment: Runs, *, others: Sequence[Sequence[float]] = (), noise: Noise | None = None
 ) -> Comparison | None:
-    """Return treatment minus control by `test`; None when that test does not exist for want of variance. `others` are
-    the values of the design's other arms; `noise` is the bank's word, for `pooled` alone."""
+    """Return treatment minus control by `test`; None without variance. `others` are the other arms' values."""
     a, b = control.numbers, treatment.numbers
     if min(len(a), len(b)) < 2:
         raise ValueError(f"a comparison needs 2 values in each arm; found {len(a)} and {len(b)}")

@@ -226,8 +226,7 @@ def widest(contrasts: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
 def blinded_variance(
     arms: Sequence[Sequence[float]], effect: float, weights: Sequence[float] = ()
 ) -> tuple[float, int]:
-    """Return the variance between runs of one arm without comparing arms, and its df, 0 where too few runs say
-    nothing."""
+    """Return the variance between runs of one arm without comparing arms, and its df (0 where few runs say nothing)."""
     known = [values for values in arms if values]
     sizes, count = [len(values) for values in known], sum(map(len, known))
     df = count - len(known)

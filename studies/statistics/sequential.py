@@ -1,14 +1,13 @@
 """Alpha spending at interim looks, and Dunnett's distribution.
 
-`spend` gives each look its two-sided level, so that the chance of a false claim at any look is alpha (Lan & DeMets
-1983, Biometrika 70), by the share of seeds that are in, as O'Brien and Fleming's bounds do: almost nothing early.
-Bounds: the recursion of Armitage, McPherson & Rowe (1969, JRSS A 132) for normal means. For t-tests the levels are used
-on the p-scale (Jennison & Turnbull 2000, section 3.8): near, not exact; `benchmarks/verdicts.py` measures it.
+Each look gets its two-sided level, so that the chance of a false claim at any look is alpha (Lan & DeMets 1983,
+Biometrika 70), by the share of seeds that are in, as O'Brien and Fleming's bounds do. Bounds: the recursion of
+Armitage, McPherson & Rowe (1969, JRSS A 132) for normal means. For t-tests the levels are used on the p-scale (Jennison
+& Turnbull 2000, section 3.8): near, not exact; `benchmarks/verdicts.py` measures it.
 
 Dunnett (1955, JASA 50; 1964, Biometrics 20): with T_i = (Z_i - a_i Z_0) / S the probability that all |T_i| <= c is the
 integral over Z_0 and S of a product of normal probabilities, corr(T_i, T_j) = r_i r_j, r_i = sqrt(n_i / (n_i + n_0)).
-Any degrees of freedom; with one arm Student's t. With arms' own variances the verdict uses each comparison's own
-degrees of freedom, an approximation. Fixed quadratures: the same inputs give the same digits on any machine.
+Fixed quadratures: the same inputs give the same digits on any machine.
 """
 
 from __future__ import annotations

@@ -184,7 +184,10 @@ class JudgeInput:
         runs, design = self.runs(), self.design
         if seeds is not None:
             own = [design.seeds_of(name, design.seeds[:seeds]) for name in self.arms]
-            runs = [arm.of_seeds(drawn) for arm, drawn in zip(runs, own, strict=True)]
+            pairs = zip(runs, own, strict=True)
+            runs = [
+                Runs({run: v for run, v in a.values.items() if a.seeds[run] in drawn}, a.seeds) for a, drawn in pairs
+            ]
         if design.test == "paired":
             return len(differences(*runs))
         counts = [(weight * weight, len(arm.values)) for weight, arm in zip(self.weights, runs, strict=True) if weight]

@@ -2,12 +2,10 @@
 
 The first that holds: *invalid* (a run without a place in the analysis, too many exclusions, a confound violation, or no
 test for want of runs or variance), *equivalent* (two one-sided tests inside the margin, at the look's level),
-*supported* or *refuted* (the whole interval at the effective level beyond zero), else *inconclusive*.
-
-The effective level is the look's, shared among the families of claims (`multiplicity`); the interval is the repeated
-one of Jennison & Turnbull 1989 (JRSS B 51). A claim decided at an earlier look keeps its p among the families. With a
-rule of collapse the test is of trainings that did not collapse; `studies.verdicts.scope` says which trainings a verdict
-speaks of. Of a time to a threshold the test is of the mean restricted to the horizon.
+*supported* or *refuted* (the whole interval at the effective level beyond zero), else *inconclusive*. The effective
+level is the look's, shared among the families of claims (`multiplicity`); the interval is the repeated one of Jennison
+& Turnbull 1989 (JRSS B 51). With a rule of collapse the test is of trainings that did not collapse
+(`studies.verdicts.scope`); of a time to a threshold it is of the mean restricted to the horizon.
 """
 
 from __future__ import annotations
@@ -266,8 +264,7 @@ def _claims(case: JudgeInput) -> int:
 
 
 def _without_variance(case: JudgeInput) -> Finding:
-    """Judge two arms that do not vary: without variance the locked test gives neither interval nor error rate, so that
-    equal constants are inconclusive, and different ones invalid."""
+    """Judge two arms that do not vary: equal constants are inconclusive, and different ones invalid."""
     effect, test = _weighted_effect(case) or 0.0, wording.TESTS[case.design.test]
     a, *_, b = (runs.numbers for runs in case.runs())
     if case.design.test == "contrast":

@@ -186,8 +186,7 @@ def _find_unseen(
 def _claim_slack(
     metric: Metric, claimed: Finding | Verdict, weights: Sequence[float]
 ) -> Iterator[tuple[int, float, str]]:
-    """Yield by how much the mean of an arm, 0 for the control, may get worse before something of what is claimed does
-    not hold, and what. Of a contrast all arms of one side may, by as much each."""
+    """Yield by how much the mean of an arm, 0 for the control, may get worse before what of a claim does not hold."""
     if claimed.low is None or claimed.high is None or claimed.verdict in ("inconclusive", "invalid"):
         return
     for arm, weight in ((at, weight) for at, weight in enumerate(weights) if abs(weight) > _NONE):
