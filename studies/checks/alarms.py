@@ -50,7 +50,6 @@ DEFAULT_WATCHDOG: Final = Watchdog(
 _SILENT_STEPS: Final = 2.0
 """Steps for which a server may be silent: it answers while it learns, if late."""
 _Broken = tuple[list[bool], str] | None
-"""Whether each step breaks a limit, and what that says; None where it cannot be told."""
 
 
 def max_silence(step_s: float) -> float:

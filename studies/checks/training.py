@@ -43,18 +43,17 @@ def min_steps_to_detect(episodes: float) -> int:
 
 def training_curve(history: Sequence[Mapping[str, Any]], start: float, end: float, plays: int) -> TrainingCurve:
     rows = [(row["metrics"].get("critic/success/mean"), row["metrics"].get("batch/episodes")) for row in history]
+    plain = TrainingCurve(start=start, end=end, plays=plays)
     if not rows or any(share is None or not count for share, count in rows):
-        return TrainingCurve(start=start, end=end, plays=plays)
+        return plain
     shares = [float(share) for share, _ in rows]
     episodes = fmean(float(count) for _, count in rows)
     steps = math.ceil(WINDOW_EPISODES / episodes)
     if len(shares) < min_steps_to_detect(episodes):
-        return TrainingCurve(start=start, end=end, plays=plays)
+        return plain
     means = [fmean(shares[at : at + steps]) for at in range(len(shares) - steps + 1)]
     error = math.sqrt(max(0.25 / episodes, fmean((b - a) ** 2 for a, b in pairwise(shares)) / 2) / steps)
-    return TrainingCurve(
-        start=start, end=end, plays=plays, first=means[0], peak=max(means), last=means[-1], error=error
-    )
+    return plain.model_copy(update={"first": means[0], "peak": max(means), "last": means[-1], "error": error})
 
 
 def detect_collapse(conditions: Conditions, rule: CollapseRule) -> str | None:

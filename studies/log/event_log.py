@@ -88,7 +88,6 @@ _INSERT: Final = sa.insert(_TABLE)  # all made once: a study of a hundred events
 LOCK_FILE: Final = "design.lock"
 Change = tuple[EventType, Mapping[str, Any]]
 _TRIES: Final = 200
-"""Looks at a study that others write to all the while, before a change is given up."""
 
 
 def _every_head() -> sa.Select[Any]:

@@ -94,8 +94,7 @@ class CollapseRule(Record):
     errors: float = Field(default=3.0, gt=0)
     """Standard errors that the loss has to exceed."""
     drop: float | None = Field(default=None, gt=0)
-    """What a collapsed run lacks in the metric, as the bank knows it; None where it saw none: then down to the worst
-    value."""
+    """What a collapsed run lacks in the metric, as the bank knows it; None for down to the worst value."""
 
 
 class StartRule(Record):

@@ -197,10 +197,6 @@ def format_spread(metric: Metric, values: Sequence[float]) -> str:
     return NONE if is_mostly_cut(metric, values) or is_rate(metric) else number(spread(values), unit=metric.unit)
 
 
-def format_reached(metric: Metric, values: Sequence[float]) -> str:
-    return f"{len(values) - _count_cut(metric, values)} of {len(values)}"
-
-
 def arm_interval(metric: Metric, values: Sequence[float]) -> Interval | None:
     """Return the mean with its 95 % interval: Student's, or of a rate its exact limits."""
     if not values or is_mostly_cut(metric, values):

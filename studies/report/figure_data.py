@@ -26,7 +26,6 @@ Points = tuple[tuple[float, float], ...]
 TRAINING: Final = ("actor/entropy", "actor/ppo_kl", "actor/grad_norm", "response_length/mean")
 """Metrics that tell how a training went, which every report draws where they were logged."""
 PlottedArm = tuple[str, int, tuple[RunState, ...]]
-"""The name of runs that are drawn together, the place that decides their colour, and the runs."""
 
 
 @dataclass(frozen=True, slots=True)

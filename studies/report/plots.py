@@ -63,7 +63,6 @@ _LEGEND_LINE: Final = 20.0
 _FOOT: Final = 46.0
 _NAME_CHARS: Final = 80
 _PER_RUN: Final = 9.0
-"""Height that a run takes of its arm's strip."""
 _THOUSAND: Final = 1000
 _LEGEND: Final[Mapping[str, Any]] = {
     "loc": "upper left", "bbox_to_anchor": (0.0, 1.0), "frameon": False, "borderaxespad": 0, "borderpad": 0.1,

@@ -26,7 +26,6 @@ from studies.report.elements import (
     Table,
     arm_interval,
     format_mean,
-    format_reached,
     format_spread,
     hash_cell,
     is_campaign,
@@ -129,8 +128,8 @@ def arm_table(state: StudyState) -> Table | None:
     design = state.design
     if design is None or not any(state.values(arm.name) for arm in design.arms):
         return None
-    metric, timed, rows = design.metric, design.metric.cut_at is not None, list[Row]()
-    columns = ["Arm", "Runs", "Success before" if metric.kind else "Before", *(["Got there"] if timed else [])]
+    metric, cut, rows = design.metric, design.metric.cut_at, list[Row]()
+    columns = ["Arm", "Runs", "Success before" if metric.kind else "Before", *([] if cut is None else ["Got there"])]
     columns += [f"Mean {metric_name(metric).removeprefix('mean ')}", "95 % interval", "SD between runs"]
     collapsed = find_collapsed_runs(state)
     for arm in design.arms:
@@ -141,7 +140,7 @@ def arm_table(state: StudyState) -> Table | None:
         before, ends = state.values(arm.name, BEFORE).values(), arm_interval(metric, values)
         interval = f"{number(ends.low, unit=metric.unit)} to {number(ends.high, unit=metric.unit)}" if ends else NONE
         begun = number(fmean(before)) if before else NONE
-        reached = [format_reached(metric, values)] if timed else []
+        reached = [] if cut is None else [f"{sum(value < cut for value in values)} of {len(values)}"]
         numbers = format_mean(metric, values), interval, format_spread(metric, values)
         rows.append([arm_cell(design, arm.name), count, begun, *reached, *numbers])
     return table(columns, rows, range(1, len(columns)))
