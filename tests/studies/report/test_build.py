@@ -16,7 +16,6 @@ from studies.records.design import NoisePlan
 from studies.records.procedure import Prediction
 from studies.records.runs import noise_spec
 from studies.report import Report, build_report, plots
-from studies.report.build import code_block, escape_markdown
 from tests.golden import assert_golden
 from tests.studies.report.pages import Page, missing, pages, section
 from tests.studies.synthetic import EPISODES, Synthetic, base_job, design, hypothesis
@@ -195,12 +194,6 @@ def test_what_refuses_the_build_leaves_what_is_there_and_a_page_that_was_edited_
     assert (study.folder / "report.md").read_text() == "mine"
     assert [name for name in os.listdir(study.folder) if ".kept" in name] == ["report.kept-1.md"]
     assert not [name for name in os.listdir(study.folder) if name.startswith(".report")]
-
-
-def test_markdown_is_escaped_and_a_fence_is_longer_than_any_in_its_text() -> None:
-    assert escape_markdown("a_b *c* <d> & [e]") == r"a\_b \*c\* \<d\> &amp; \[e\]"
-    assert code_block("a ``` b").splitlines()[0] == "````"
-    assert code_block("plain") == "```\nplain\n```"
 
 
 def test_a_study_that_ended_before_its_design_shows_what_it_did_measure_and_how_training_went(

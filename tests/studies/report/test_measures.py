@@ -184,7 +184,6 @@ def test_a_threat_of_the_whole_area_or_of_a_threshold_met_before_training_is_nam
     assert (threat in page(made)) == named
 
 
-pytestmark = pytest.mark.usefixtures("undrawn")
 DOCKER = {"budget_s": 900.0, "max_runs": None, "parallel": 2, "approve": "none", "sandbox": {"kind": "docker"}}
 
 

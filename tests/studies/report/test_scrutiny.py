@@ -235,7 +235,6 @@ def test_what_kept_hidden_tasks_from_clients_follows_from_where_these_ran(
     assert_golden(remark.text)
 
 
-pytestmark = pytest.mark.usefixtures("undrawn")
 LOOKED = design(test="pooled", looks=(InterimAnalysis(seeds=3, alpha=0.014), InterimAnalysis(seeds=5, alpha=0.045)))
 FUTILE = "verdict == 'inconclusive' and p > 0.5"
 
