@@ -19,7 +19,6 @@ _AMOUNTS: Final = {"increase": "more", "decrease": "fewer"}
 _SIZES: Final = {"increase": "larger", "decrease": "smaller"}
 _MOVES: Final = {"increase": "rises", "decrease": "falls"}
 _WHOLE: Final = 100
-"""Sizes from which on no fractions are told."""
 _EVEN: Final = 0.5
 
 

@@ -21,7 +21,6 @@ from studies.statistics.comparison import Interval, mean_interval, spread
 from studies.statistics.proportions import exact_limits
 
 Fact = tuple[str, str]
-"""A label, and what stands beside it."""
 Row = Sequence["Cell | str"]
 ARMS: Final = 6
 

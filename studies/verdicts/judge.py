@@ -65,13 +65,15 @@ def judge_hypothesis(
     accepted = {amended.amendment.target for amended in touching}
     before_data = {amended.amendment.target for amended in touching if not amended.after_data}
     blocking = [v for v in found if v.blocks and v.code not in accepted]
-    others, earlier, barred = [h.id for h in design.hypotheses if h.id != hypothesis], dict[str, Verdict](), list[str]()
+    others = [h.id for h in design.hypotheses if h.id != hypothesis]
+    earlier, barred = dict[str, Verdict](), list[str]()
     if phase == "confirm":
-        settled = (v for v in state.verdicts if v.hypothesis in others and v.look < look)
-        earlier = {v.hypothesis: v for v in settled if state.is_settled(v.hypothesis)}
-        earlier = earlier if known is None else dict(known.earlier)  # a later veto changes no level
-    if phase == "confirm" and design.multiplicity != "none":  # whatever was accepted for them since
-        barred = [name for name in others if any(v.blocks for v in find_violations(state, name, data))]
+        before = (v for v in state.verdicts if v.hypothesis in others and v.look < look)
+        settled = (v for v in before if state.is_settled(v.hypothesis))
+        # Of one judged again it is as it was then: a later veto changes no level.
+        earlier = {v.hypothesis: v for v in settled} if known is None else dict(known.earlier)
+        if design.multiplicity != "none":  # whatever was accepted for them since
+            barred = [name for name in others if any(v.blocks for v in find_violations(state, name, data))]
     return judge(JudgeInput(
         state.alpha_allocation, hypothesis, data, look, phase=phase,
         violations=[v.line for v in blocking], threats=[v.line for v in found if v not in blocking],
