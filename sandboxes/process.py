@@ -187,7 +187,7 @@ class ProcessSandbox:
             raise SandboxError(f"sandbox {spec.name}: expected a command to run; found none")
         inherited = {key: os.environ[key] for key in INHERITED if key in os.environ}
         value = {
-            "name": spec.name, "command": list(spec.command), "after_kill": list(spec.after_kill),
+            "name": spec.name, "command": list(spec.command),
             "directory": str(spec.directory.absolute()), "environment": {**inherited, **spec.environment},
             "labels": dict(spec.labels), "time_limit_s": spec.time_limit_s, "created_at": time.time(),
         }  # fmt: skip

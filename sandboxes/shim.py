@@ -6,7 +6,7 @@ Run by path, with the sandbox's folder as its only argument; standard library al
   The lock is free once the shim is dead, as the command does not inherit it.
 - A full disk delays its word of the end and loses output, never the command; output is bounded to two files.
 - The time limit and SIGTERM end the process group: terminated, then killed after a grace. Nothing of it runs any more
-  when `exit.json` appears. After a kill `after_kill` runs first, for a bounded time.
+  when `exit.json` appears.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from typing import Any
 LOCK_WAIT_S = 10.0
 GRACE_S = 5.0
 DRAIN_S = 1.0
-AFTER_KILL_S = 60.0
 ROOM_WAIT_S = 0.5
 LOG_BYTES = 1 << 19
 """Size at which the log is turned over; the folder holds two of them."""
@@ -182,16 +181,7 @@ def supervise(folder: Path) -> None:
         return
     watch = CommandWatch(folder, log, child, spec["time_limit_s"])
     signal.signal(signal.SIGTERM, watch.request_stop)
-    ended = watch.wait()
-    if child.returncode < 0 and spec.get("after_kill"):
-        try:  # to clear up after the killed command; what that says, and how it fails, goes to shim.log
-            subprocess.run(
-                spec["after_kill"], cwd=spec["directory"], env=spec["environment"], stdin=subprocess.DEVNULL,
-                timeout=AFTER_KILL_S, check=True,
-            )  # fmt: skip
-        except (OSError, subprocess.SubprocessError) as error:
-            print(f"not cleared up: {error}", file=sys.stderr)  # noqa: T201 - goes to shim.log
-    write_retrying(folder / "exit.json", ended)
+    write_retrying(folder / "exit.json", watch.wait())
 
 
 def has_started(folder: Path) -> bool:

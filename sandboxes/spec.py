@@ -111,7 +111,7 @@ class SandboxSpec:
     sandbox that does not isolate refuses anything else. `time_limit_s` None means no limit.
 
     The fields from `image` on are for containers, which start in `/workspace` instead of `directory` and see
-    nothing of this machine: `archive` (a tar, see `sandboxes.docker.archive`) lies read-only in `/input`; a file the
+    nothing of this machine: `files` (contents by path) lie read-only in `/input`; a file the
     command leaves at `/workspace/results/NAME` is collected if `results` names it, up to so many bytes; port P of
     the container's own loopback, its only network, leads to the Unix socket `exchange / ports[P]`, where a
     `sandboxes.gateway.gateway.Gateway` decides what is behind it.
@@ -127,7 +127,7 @@ class SandboxSpec:
     limits: Limits = field(default_factory=Limits)
     image: str | None = None
     """Id of a client image (`sandboxes.images`)."""
-    archive: bytes | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
     results: Mapping[str, int] = field(default_factory=dict)
     exchange: Path | None = None
     ports: Mapping[int, str] = field(default_factory=dict)
@@ -135,8 +135,6 @@ class SandboxSpec:
     """It ends once nobody has served its first port's socket for some seconds: with the process of its gateway."""
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs it may use."""
-    after_kill: tuple[str, ...] = ()
-    """For processes: what is run when a signal ended the command, so that it could not clear up after itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,6 @@ class Canonical(BaseModel):
         return cls.model_validate(value, context=_RECORD)
 
     def value(self) -> dict[str, Any]:
-        """Return the canonical form as JSON values."""
         found = self.model_dump(mode="json")
         for name, field in type(self).model_fields.items():
             own = getattr(self, name)

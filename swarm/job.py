@@ -464,35 +464,26 @@ class Job(Canonical):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        if self.episodes_per_step % self.group_size:
-            raise ValueError(
-                f"episodes_per_step must be a multiple of group_size; "
-                f"found {self.episodes_per_step} and {self.group_size}"
-            )
-        if self.minibatches > self.episodes_per_step:
-            raise ValueError(
-                f"minibatches must be at most episodes_per_step, as each has one episode at least; "
-                f"found {self.minibatches} and {self.episodes_per_step}"
-            )
-        if self.lr_warmup_steps > self.steps:
-            raise ValueError(
-                f"lr_warmup_steps must be at most steps, or learning_rate is never reached; "
-                f"found {self.lr_warmup_steps} and {self.steps}"
-            )
-        if list(self.evaluate_after) != sorted(set(self.evaluate_after)):
-            raise ValueError(f"evaluate_after must be steps in growing order; found {list(self.evaluate_after)}")
-        if self.evaluate_after and self.eval_every is not None:
-            raise ValueError(
-                f"expected evaluate_after or eval_every; found both ({list(self.evaluate_after)} and "
-                f"{self.eval_every}): leave one of them out"
-            )
-        if self.eval_every is not None and self.eval_every > self.steps:
-            raise ValueError(
-                f"expected an eval_every of at most steps, or nothing is evaluated; found {self.eval_every} and "
-                f"{self.steps}"
-            )
-        if len(set(self.train_agents)) < len(self.train_agents):
-            raise ValueError(f"expected each name in train_agents once; found {list(self.train_agents)}")
+        batch, steps, after, every = self.episodes_per_step, self.steps, list(self.evaluate_after), self.eval_every
+        agents = list(self.train_agents)
+        checks = (
+            (batch % self.group_size, "episodes_per_step must be a multiple of group_size",
+             f"{batch} and {self.group_size}"),
+            (self.minibatches > batch,
+             "minibatches must be at most episodes_per_step, as each has one episode at least",
+             f"{self.minibatches} and {batch}"),
+            (self.lr_warmup_steps > steps, "lr_warmup_steps must be at most steps, or learning_rate is never reached",
+             f"{self.lr_warmup_steps} and {steps}"),
+            (after != sorted(set(after)), "evaluate_after must be steps in growing order", after),
+            (after and every is not None, "expected evaluate_after or eval_every",
+             f"both ({after} and {every}): leave one of them out"),
+            (every is not None and every > steps, "expected an eval_every of at most steps, or nothing is evaluated",
+             f"{every} and {steps}"),
+            (len(set(agents)) < len(agents), "expected each name in train_agents once", agents),
+        )  # fmt: skip
+        for wrong, expected, found in checks:
+            if wrong:
+                raise ValueError(f"{expected}; found {found}")
         return self
 
     @model_validator(mode="after")

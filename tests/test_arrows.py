@@ -35,7 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "studies": ("proof", "report", "verdicts", "metrics", "checks", "log statistics", "records"),
     "swarm": (
         "server", "training", "backends.verl calls", "backends.local rollout", "algorithms dialects store", "backends",
-        "environments timelines", "client models rendering",
+        "environments timelines", "client rendering",
     ),
     "sandboxes": ("images", "docker", "gateway inside"),
     "simlab": ("suites",),

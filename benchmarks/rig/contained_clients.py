@@ -13,7 +13,6 @@ from anyio.from_thread import BlockingPortal
 
 from rig.servers import ServerProcess
 from sandboxes import DockerSandbox, Handle, Limits, ProcessSandbox, SandboxSpec
-from sandboxes.docker.archive import pack
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.gateway import PORTS, SERVER_PORT, Gateway
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
@@ -59,7 +58,7 @@ class Containers:
             SandboxSpec(
                 name=name, command=("python3", *(part.format(server=server) for part in arguments)),
                 directory=self._folder, environment={"AJET_TOKEN": PLACEHOLDER}, time_limit_s=600.0,
-                limits=Limits(cpus=float(os.cpu_count() or 1)), image=self._image, archive=pack(files),
+                limits=Limits(cpus=float(os.cpu_count() or 1)), image=self._image, files=files,
                 exchange=self.exchange(name), ports={SERVER_PORT: PORTS[SERVER_PORT]},
             )
         )  # fmt: skip

@@ -29,7 +29,6 @@ from research.isolation.access_policy import AccessPolicy
 from research.isolation.mode import EngineThread
 from research.own_process import bypass_proxy
 from sandboxes import ContainerHandle, Exit, SandboxSpec
-from sandboxes.docker.archive import pack
 from sandboxes.docker.container import DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.egress import Destination
@@ -217,7 +216,7 @@ def container_spec(request: AgentRequest, place: AgentPlacement) -> SandboxSpec:
     if request.environment is not None:
         files |= client_files(request.environment, ENVIRONMENTS)
     if request.code is not None:
-        files |= {f"agent/{path}": content for path, content in request.code.pack().items()}
+        files |= {f"agent/{path}": content for path, content in request.code.read().items()}
     arguments = request.arguments(
         server=f"http://127.0.0.1:{SERVER_PORT}", code="/input/agent", tasks="/input/tasks.json",
         out=f"/workspace/results/{RESULT}", environments=f"/input/{ENVIRONMENTS}",
@@ -226,6 +225,6 @@ def container_spec(request: AgentRequest, place: AgentPlacement) -> SandboxSpec:
         name=folder.name, command=("python3", *arguments), directory=folder,
         environment={**place.environment, **(PROXIED if place.allow else {}), "AJET_TOKEN": PLACEHOLDER},
         labels={"client": folder.name}, time_limit_s=request.time_limit_s, limits=place.limits, image=place.image,
-        archive=pack(files), results={RESULT: RESULT_BYTES}, tied=True, exchange=folder / "exchange",
+        files=files, results={RESULT: RESULT_BYTES}, tied=True, exchange=folder / "exchange",
         ports=PORTS if place.allow else {SERVER_PORT: PORTS[SERVER_PORT]}, gpus=place.gpus,
     )  # fmt: skip

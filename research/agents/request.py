@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from research.errors import BadInput
 from research.installation.servers import HOW_TO_START, Server, ServerConnection
 from sandboxes import SandboxError
-from sandboxes.docker.archive import check, pack_folder
+from sandboxes.docker.archive import read_folder
 from sandboxes.gateway.egress import Destination
 from sandboxes.spec import Limits
 from swarm.client import SwarmClient
@@ -70,10 +70,10 @@ class AgentFiles:
         """Return the agent as `FILE:NAME`, its files being in `folder`."""
         return f"{folder}/{self.file}:{self.function}"
 
-    def pack(self) -> Mapping[str, bytes]:
+    def read(self) -> Mapping[str, bytes]:
         """Return the files of the agent's folder by their paths in it; raises BadInput."""
         try:
-            return check(pack_folder(self.folder, most_bytes=MOST_BYTES, most_files=MOST_FILES))
+            return read_folder(self.folder, most_bytes=MOST_BYTES, most_files=MOST_FILES)
         except SandboxError as error:
             raise BadInput(
                 f"the whole folder of {self.file} goes into the container: {error}; give it one of its own"

@@ -42,13 +42,9 @@ def explain_job(
     """Explain every field of a job, or one.
 
     Examples:
-
         ajet job explain
-
         ajet job explain group_size
-
         ajet job explain verl
-
         ajet job explain --json
     """
     rows = explanations()
@@ -108,9 +104,7 @@ def list_metrics(json: Json = False) -> None:
     """List what a study can be judged by: the metrics that are built in, and those of installed packages.
 
     Examples:
-
         ajet metric list
-
         ajet metric list --json
     """
     found = kinds()
@@ -128,9 +122,7 @@ def explain_metric(
     """Say of a metric what it is, how it is asked for, by which words, and which difference of it matters.
 
     Examples:
-
         ajet metric explain episodes
-
         ajet metric explain area --json
     """
     kind = find_kind(name.partition(":")[0])
@@ -180,9 +172,7 @@ def list_models(json: Json = False) -> None:
     """List the models that were fetched, and those that can be.
 
     Examples:
-
         ajet model list
-
         ajet model list --json
     """
     models = read_catalog(Home.locate().for_reading().models)
@@ -206,9 +196,7 @@ def fetch(name: Annotated[str, typer.Argument(help="One of `ajet model list`.")]
     call says where the model is.
 
     Examples:
-
         ajet model fetch smollm2-135m
-
         ajet model fetch smollm2-135m --json
     """
     wanted, home = find_model(name), Home.locate().prepare()
@@ -241,11 +229,8 @@ def check(
     Exit code 2 where a server would refuse it, with the reason.
 
     Examples:
-
         ajet model check .ajet/models/smollm2-135m
-
         ajet model check /models/mine --max-context 1024 --lora-rank 16
-
         ajet model check /models/mine --json
     """
     job = build_job(folder, max_context=max_context, dtype=dtype, lora_rank=lora_rank)

@@ -202,7 +202,6 @@ def env(name: Annotated[CommandLine, typer.Argument(help="The command line.")], 
     """Print an agent.py that has a command line play: its variables and options, and what its job needs.
 
     Examples:
-
         ajet client env claude > my_agent/agent.py
     """
     if json:
@@ -217,9 +216,7 @@ def wheel(
     """Write the light client as a wheel, for machines on which agents play: it needs aiohttp and pydantic alone.
 
     Examples:
-
         ajet client wheel dist
-
         scp dist/ajet_client-*.whl player: && ssh player pip install ./ajet_client-*.whl
     """
     try:
@@ -254,23 +251,14 @@ def run(
     server is lost or refuses, or the agent fails again and again; 130 stopped by Ctrl-C.
 
     Examples:
-
         ajet client run --environment guess
-
         ajet client run --environment guess --reward my_reward.py
-
         ajet client run --environment market --stream market
-
         ajet client run my_agent/ --tasks tasks.json --requirements my_agent/requirements.txt
-
         ajet client run agent.py:play --allow api.example.com:443 --memory 2g --time-limit 2h
-
         ajet client run agent.py --eval --episodes 100 --json
-
         ajet client run agent.py --evaluations
-
         ajet client run agent.py --restart
-
         ajet client run agent.py --reload --sandbox process
     """
     asked.check()

@@ -130,11 +130,8 @@ def debug(
     is lost.
 
     Examples:
-
         ajet client debug agent.py
-
         ajet client debug agent.py --task q17 --tasks tasks.json
-
         ajet client debug --environment guess --reward my_reward.py
     """
     if agent is not None and reward is not None:

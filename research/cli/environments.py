@@ -247,9 +247,7 @@ def show_all(json: Json = False) -> None:
     """List environments: built in, of installed packages, brought here, and what addresses there are.
 
     Examples:
-
         ajet env list
-
         ajet env list --json
     """
     found = catalog.catalogue(Home.locate().for_reading())
@@ -276,9 +274,7 @@ def show(ref: Reference, reward: Reward = None, json: Json = False) -> None:
     One that is not here yet is brought first.
 
     Examples:
-
         ajet env show guess
-
         ajet env show my_shop --json
     """
     home = Home.locate().prepare()
@@ -303,9 +299,7 @@ def init(folder: Annotated[Path, typer.Argument(help="Where to begin; made if mi
     """Write a small, whole environment with a tool into FOLDER, to be changed into one's own.
 
     Examples:
-
         ajet env init my_shop
-
         ajet env init my_shop --json
     """
     path = write_example(folder)
@@ -323,9 +317,7 @@ def remove_one(
     Refused where a study of this installation uses it that is not concluded. Reports and proofs do not need it.
 
     Examples:
-
         ajet env remove stock@900455175278
-
         ajet env remove stock@900455175278 --json
     """
     home = Home.locate().prepare()
@@ -355,13 +347,9 @@ def check(
     not be brought, or bad input.
 
     Examples:
-
         ajet env check my_shop
-
         ajet env check my_shop --tiny --set max_tokens=64 --set max_context=512
-
         ajet env check tasks.jsonl --reward judge.py --model-path models/mine
-
         ajet env check my_shop --job job.json --model-path models/mine
     """
     trial = parse_trial(job, model_path, tiny, groups, held, Home.locate().models)

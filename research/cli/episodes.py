@@ -225,9 +225,7 @@ def episodes(
     """List the newest episodes.
 
     Examples:
-
         ajet swarm episodes
-
         ajet swarm episodes --limit 100 --json
     """
     at = connect_server(server)
@@ -254,11 +252,8 @@ def inspect(
     """Show every token of an episode: what the model saw, what it sampled, and how likely that was.
 
     Examples:
-
         ajet swarm inspect 3f9a1c-0000007
-
         ajet swarm inspect 3f9a1c-0000007 --html episode.html
-
         ajet swarm inspect 3f9a1c-0000007 --json
     """
     at = connect_server(server)
@@ -286,9 +281,7 @@ def export(
     Texts of prompts and answers are there while an engine runs.
 
     Examples:
-
         ajet swarm export --all --to episodes.jsonl
-
         ajet swarm export --episode 3f9a1c-0000007 --to episode.jsonl
     """
     if all == (episode is not None):

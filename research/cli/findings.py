@@ -35,9 +35,7 @@ def calibration(
     held the estimate; a planner that means what it says covers as often as its level.
 
     Examples:
-
         ajet planner calibration
-
         ajet planner calibration --planner llm --json
     """
     home = Home.locate().prepare()
@@ -92,9 +90,7 @@ def recipe(name: Name = None, json: Json = False) -> None:
     seeds in the environment that was asked about. Where nothing was confirmed it says so and is that job itself.
 
     Examples:
-
         ajet study recipe > job.json
-
         ajet study recipe larger-group --json
     """
     home, _, state = open_study(name)
@@ -139,11 +135,8 @@ def findings(
     Findings on the same values that contradict one another are flagged, with the conditions in which they differ.
 
     Examples:
-
         ajet findings
-
         ajet findings learning rate guess
-
         ajet findings equivalent --json
     """
     home, log = open_installation()

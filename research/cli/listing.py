@@ -51,9 +51,7 @@ def list_studies(json: Json = False) -> None:
     What nothing was added to since the last list is not read again; `ajet study verify` reads all of a study.
 
     Examples:
-
         ajet study list
-
         ajet study list --json
     """
     home, log = open_installation()

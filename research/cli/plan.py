@@ -43,17 +43,11 @@ def plan(asked: options.ResearchOptions, json: Json = False) -> None:
     what would do on the last line.
 
     Examples:
-
         ajet study plan "Does a larger group size make GRPO learn the guessing game faster?"
-
         ajet study plan "learning rate 1e-3 vs 3e-3" --env arith --effect 0.05 --budget 30m
-
         ajet study plan --vary group_size=4,16 --set steps=80 --env guess
-
         ajet study plan --vary learning_rate=0.001,0.003 --env guess --metric episodes:0.6
-
         ajet study plan --vary group_size=4,16 --vary learning_rate=0.001,0.003 --as interaction
-
         ajet study plan "group size 4 vs 8" --json
     """
     request = options.make_request(asked, warn)

@@ -52,11 +52,8 @@ def verify(
     Exit codes: 0 it holds; 1 it does not; 2 bad input.
 
     Examples:
-
         ajet study verify
-
         ajet study verify larger-group --head 3f9a1c5502de
-
         ajet study verify studies/gallery/learning-rate-in-guess --json
     """
     if head is not None and not _HEAD.fullmatch(head):
@@ -88,9 +85,7 @@ def export(
     Exit codes: 0 exported; 1 the study does not verify; 2 bad input.
 
     Examples:
-
         ajet study export larger-group
-
         ajet study export larger-group studies/gallery/larger-group
     """
     study, rows, folder = _read_from_home(name)
@@ -145,9 +140,7 @@ def report(
     A page that was changed by hand is kept under another name. Whether a report holds says `ajet study verify`.
 
     Examples:
-
         ajet study report
-
         ajet study report larger-group --build --json
     """
     home, log, state = open_study(name)

@@ -337,39 +337,22 @@ def research(
     stopped by its budget with nothing to judge (`ajet study amend --budget` gives it more); 130 stopped by a person.
 
     Examples:
-
         ajet research "Does a larger group size make GRPO learn the guessing game faster?"
-
         ajet research "Does a larger group size make GRPO learn the guessing game faster?" --explore
-
         ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 20m --max-runs 12
-
         ajet research --vary group_size=4,16 --set steps=80 --env guess --budget 20m
-
         ajet research --vary learning_rate=0.001,0.003 --env guess --metric episodes:0.6 --budget 40m
-
         ajet research --vary group_size=4,16 --vary learning_rate=0.001,0.003 --as interaction --budget 1h
-
         ajet research "group size 4 vs 8 on arith" --effect 0.05 --budget 30m
-
         ajet research "group size 4 vs 8 on arith" --sandbox docker
-
         ajet research "group size 4 vs 8 on arith" --budget 2h --approve plan
-
         ajet research "learning rate 1e-5 vs 3e-5 on arith" --job job.json --model-path models/mine --budget 4h
-
         ajet research "group size 4 vs 8 on guess" --backend verl --model-path models/mine --budget 4h
-
         ajet research --vary model=models/mine,models/theirs --env arith --budget 4h
-
         OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x ajet research "..." --planner llm --planner-model NAME
-
         ANTHROPIC_API_KEY=... ajet research "..." --planner llm --planner-model NAME --planner-max-tokens 500000
-
         AJET_PLANNER_REPLAY=conversation.jsonl ajet research "..." --planner llm
-
         ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 4h --detach
-
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
     request = options.make_request(asked, warn)

@@ -44,9 +44,7 @@ def build(
     """Build the client image that containers run in; nothing is done when it is there already.
 
     Examples:
-
         ajet sandbox build
-
         ajet sandbox build --base python:3.12-slim --requirements agent/requirements.txt
     """
     from research.isolation.client_image import ensure_client_image, ensure_derived_image
@@ -85,9 +83,7 @@ def list_sandboxes(
     """List the sandboxes that run, containers and processes alike.
 
     Examples:
-
         ajet sandbox ls
-
         ajet sandbox ls --all --json
     """
     home = Home.locate()
@@ -123,7 +119,6 @@ def logs(name: Annotated[str, typer.Argument(help="Name of the sandbox, or its b
     """Show what a sandbox wrote on its standard output and error: the end of it, when there is much.
 
     Example:
-
         ajet sandbox logs ajet-larger-group-r3-a1
     """
     home = Home.locate()
@@ -139,7 +134,6 @@ def prune(json: Json = False) -> None:
     Only what this installation made is touched, and nothing that runs within its time.
 
     Example:
-
         ajet sandbox prune
     """
     from research.isolation.inventory import find_waste, image_bytes

@@ -21,7 +21,7 @@ from research.cli.research import (
 from research.cli.studies import answer_json, describe_resume, render_ending, render_question, summary
 from research.controller import interventions
 from research.controller.options import Detach, reopen_isolation, reopen_planner
-from research.controller.session import has_controller, hold_lease
+from research.controller.session import PLANNER_OPTIONS, has_controller, hold_lease
 from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.studies import find_study
@@ -48,11 +48,8 @@ def amend(
     What is accepted after the first result makes verdicts exploratory; another budget leaves a last look less level.
 
     Examples:
-
         ajet study amend larger-group --accept co_tenancy --reason "a backup ran beside both arms"
-
         ajet study amend larger-group --budget 2h --reason "the machine is slower than priced"
-
         ajet study amend larger-group --note "the machine was moved on Tuesday"
     """
     record = _find(name)
@@ -79,7 +76,6 @@ def note(
     """Write a note into a study, such as the answer to what its planner asks; the report shows it.
 
     Example:
-
         ajet study note larger-group "Yes, arith matters to us as much as guess."
     """
     record = _find(name)
@@ -95,7 +91,6 @@ def veto(
     """Give a hypothesis up: its runs are ended, no more are begun, and it is judged on what is there.
 
     Example:
-
         ajet study veto larger-group h2 --reason "its reward is known to be hacked"
     """
     record = _find(name)
@@ -143,9 +138,7 @@ def approve(name: AskingStudy = None, note: Note = "", json: Json = False) -> No
     Of answers that come at once one counts. Where nothing is asked, nothing happens, and the exit code is 2.
 
     Examples:
-
         ajet study approve
-
         ajet study approve larger-group --note "within this week's hours"
     """
     home, log = _open()
@@ -156,9 +149,7 @@ def deny(name: AskingStudy = None, note: Note = "", json: Json = False) -> None:
     """Deny what a study waits for: it stops, and its verdicts so far stand. `ajet study resume` asks again.
 
     Examples:
-
         ajet study deny
-
         ajet study deny larger-group --note "too dear for what it would tell"
     """
     home, log = _open()
@@ -205,7 +196,6 @@ def watch(name: Name = None) -> None:
     """Follow a study until it ends; it is not stopped when you leave.
 
     Example:
-
         ajet study watch
     """
     home, log, state = open_study(name)
@@ -224,6 +214,8 @@ def resume(
     name: Name = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
     detach: Detach = False,
+    planner_max_tokens: Annotated[int | None, typer.Option(help="A larger cap on its planner's tokens.")] = None,
+    planner_max_cost: Annotated[float | None, typer.Option(help="The same in money.")] = None,
     json: Json = False,
 ) -> None:
     """Go on with a study that was paused or stopped, or whose controller was killed; runs that go on are adopted.
@@ -232,13 +224,16 @@ def resume(
     stopped by its budget with nothing to judge (`ajet study amend --budget` gives it more); 130 stopped by a person.
 
     Examples:
-
         ajet study resume
-
         ajet study resume larger-group --no-prefect
-
         ajet study resume larger-group --detach
+
+        ajet study resume larger-group --planner-max-tokens 400000
     """
+    caps = {"planner_max_tokens": planner_max_tokens, "planner_max_cost": planner_max_cost}
+    raised = {name: most for name, most in caps.items() if most is not None}
+    if raised and detach:
+        raise BadInput("expected a larger cap without --detach, as a worker takes a study as it is; found both")
     home, log, state = open_study(name)
     if state.status == "concluded" and is_done(state):
         _show_end(home, log, state.id, json)
@@ -254,15 +249,15 @@ def resume(
         else:
             hand_to_worker(find_worker(home), state.id, json)
         return
-    planner = reopen_planner(home, log, state)
+    planner = reopen_planner(home, log, state, raised)
     isolation = choose_isolation(json, lambda note: reopen_isolation(home, state, note))
     try:
         with hold_lease(home, log, state.id, warn) as lease:
-            said = {"command": command, WORKED: 0.0, SERVED: False}
+            said = {"command": command, WORKED: 0.0, SERVED: False, **({PLANNER_OPTIONS: raised} if raised else {})}
             StudyLog(log, state.id).change(lambda state: (EventType.STUDY_RESUMED, said), actor="user")
             conduct(home, log, state.id, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
     except LeaseHeld:
-        if not interventions.request_continue(log, state.id, command):
+        if raised or not interventions.request_continue(log, state.id, command):
             raise
         _show_end(home, log, state.id, json, ongoing)
 
@@ -273,7 +268,6 @@ def pause(name: Name = None, json: Json = False) -> None:
     Time in which nothing runs is not charged to its budget.
 
     Example:
-
         ajet study pause
     """
     home, log, state = open_study(name)
@@ -286,7 +280,6 @@ def stop(name: Name = None, json: Json = False) -> None:
     """Stop a study: its runs are ended, what was collected is kept, `resume` goes on.
 
     Example:
-
         ajet study stop
     """
     home, log, state = open_study(name)

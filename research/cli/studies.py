@@ -256,9 +256,7 @@ def show(name: Name = None, json: Json = False) -> None:
     """Show one study: hypotheses, design, runs, verdicts.
 
     Examples:
-
         ajet study show
-
         ajet study show larger-group --json
     """
     home, _, state = open_study(name)

@@ -37,9 +37,7 @@ def list_servers(json: Json = False) -> None:
     """List the swarm servers of this installation.
 
     Examples:
-
         ajet swarm list
-
         ajet swarm list --json
     """
     rows: list[dict[str, Any]] = []
@@ -78,9 +76,7 @@ def token(
     """Print a key of a server that runs here, and nothing else: export AJET_TOKEN=$(ajet swarm token).
 
     Examples:
-
         export AJET_TOKEN=$(ajet swarm token)
-
         ajet swarm token --role admin --server speaker
     """
     process = servers.find_running(servers.own_name(name))
@@ -192,21 +188,13 @@ def start(asked: StartOptions, json: Json = False) -> None:
     Without one, a server that was stopped or failed while it trained takes its job up again, where it was.
 
     Examples:
-
         ajet swarm start --environment guess
-
         ajet swarm start --job job.json --port 9000
-
         ajet swarm start --job job.json --environment my_environment/
-
         ajet swarm start --job job.json --model .ajet/models/smollm2-135m
-
         ajet swarm start --job job.json --backend verl --check
-
         ajet swarm start --name speaker --job speaker.json
-
         ajet swarm start --host 0.0.0.0 --token-file ~/.ajet-token --store postgresql+psycopg://ajet@db/ajet
-
         AJET_TOKEN=... ajet swarm start --server http://trainer:8700 --job job.json
     """
     home, (name, server) = Home.locate(), servers.resolve_target(asked.name, asked.server)
@@ -260,9 +248,7 @@ def show_status(server: servers.Server = None, json: Json = False) -> None:
     """Show what the swarm server is doing, in twelve lines; --json has every metric. `ajet swarm top` is live.
 
     Examples:
-
         ajet swarm status
-
         ajet swarm status --json
     """
     at = servers.connect_server(server)
@@ -283,9 +269,7 @@ def stop(server: servers.Server = None, json: Json = False) -> None:
     Of a server on another machine its training is stopped, and the process there goes on.
 
     Examples:
-
         ajet swarm stop
-
         ajet swarm stop --server speaker
     """
     at = servers.connect_server(server)

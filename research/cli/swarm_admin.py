@@ -32,7 +32,7 @@ from research.models.fetch import run_command
 from swarm.client import SwarmClient
 from swarm.client.transport import server_folder
 from swarm.job import Job
-from swarm.models.card import ModelCard
+from swarm.models import ModelCard
 from swarm.wire import StreamStatus, stream_label
 
 
@@ -65,13 +65,9 @@ def export_model(
     The server may run or be stopped: what it wrote is read, and nothing of it is changed.
 
     Examples:
-
         ajet swarm export-model my-model
-
         ajet swarm export-model my-model --step 40 --json
-
         ajet swarm export-model my-adapter --lora apart
-
         ajet swarm export-model best-speaker --step best --server speaker
     """
     require_backend("local")
@@ -138,11 +134,8 @@ def shares(
     New shares hold from the next group that begins, and through a restart of the server.
 
     Examples:
-
         ajet swarm shares
-
         ajet swarm shares math=50 code=25 web=25
-
         ajet swarm shares math=1 chess=1 --replace --json
     """
     wanted = shares_of(new or ())

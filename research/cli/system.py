@@ -173,9 +173,7 @@ def doctor(json: Json = False) -> None:
     Ends with exit code 1 when a default study cannot run.
 
     Examples:
-
         ajet doctor
-
         ajet doctor --json
     """
     checks = examine()
@@ -201,13 +199,9 @@ def up(
     SQLite for the one that is started (PostgreSQL, for studies of days).
 
     Examples:
-
         ajet up
-
         ajet up --work
-
         ajet up --work --limit 4
-
         ajet up --stop
     """
     from research.controller.session import catch_interrupts

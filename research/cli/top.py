@@ -344,13 +344,9 @@ def top(
     `q` or Ctrl-C ends it; the server goes on. Where the output is no terminal one frame is printed.
 
     Examples:
-
         ajet swarm top
-
         ajet swarm top --once
-
         ajet swarm top --server http://10.0.0.7:8700
-
         ajet swarm top --json
     """
     at, out = connect_server(server), console()

@@ -10,20 +10,11 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from research.design.compiler import (
-    DesignCompiler,
-    PricedExploration,
-)
+from research.design.compiler import DesignCompiler, PricedExploration
 from research.errors import DesignRefused
 from research.planners.history import CampaignFacts
 from research.proposals import actions
-from research.proposals.arms import (
-    arm_text,
-    constant_value,
-    require_known_environment,
-    set_knobs,
-    value_text,
-)
+from research.proposals.arms import arm_text, constant_value, require_known_environment, set_knobs, value_text
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS
 from research.text import describe, format_seconds
@@ -40,10 +31,8 @@ _SHARE: Final = 0.25
 
 
 def price_exploration(compiler: DesignCompiler, explored: int, action: actions.Explore) -> PricedExploration:
-    """Return what a planner wants to try, or raise DesignRefused: for settings, or for what it would cost.
-
-    The job as it is is tried too, where there is room: nothing else says what a setting changes.
-    """
+    """Return what a planner wants to try, or raise DesignRefused: for settings, or for what it would cost. The job as
+    it is is tried too, where there is room: nothing else says what a setting changes."""
     if explored >= MOST_OF_A_ROUND:
         raise DesignRefused(
             f"expected at most {MOST_OF_A_ROUND} explorations before a question; found one more; propose, or conclude"
@@ -72,7 +61,7 @@ def price_exploration(compiler: DesignCompiler, explored: int, action: actions.E
         held = {f"{KNOB}{name}": value for name, value in base.environment_args.items()}
         metric = metric.model_copy(update={"knobs": held})
     seconds = max(compiler.price.run_with_evaluations(variant, metric) for variant in jobs)
-    runs = len(arms)
+    runs = len(arms) * action.seeds
     need, left = -(-runs // compiler.price.parallel) * seconds, compiler.left
     if need > _SHARE * left:
         raise DesignRefused(
@@ -84,7 +73,7 @@ def price_exploration(compiler: DesignCompiler, explored: int, action: actions.E
         raise DesignRefused(
             f"expected at most {most} runs in all; found {compiler.runs_made} made and {runs} more; try less"
         )
-    return PricedExploration(action.why, job, arms, screen_metric(metric), seconds)
+    return PricedExploration(action.why, job, arms, screen_metric(metric), seconds, action.seeds)
 
 
 def _build_arm(tried: actions.Tried) -> Arm:
@@ -152,7 +141,6 @@ def _copy_hypothesis(
 
 
 def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Iterator[actions.Constant]:
-    """Yield the fields that the round held at another value than the base job."""
     usual = base.model_dump(mode="json")
     for name, value in job.items():
         if name in _NO_CONSTANTS or name in claim.varied or value == usual.get(name):

@@ -19,12 +19,13 @@ from research.design.comparison import StatisticalRequirements
 from research.design.noise_bank import NoiseBank
 from research.design.pricing import price_of
 from research.design.sample_size import LIKELY_SEEDS
-from research.errors import DesignRefused, ResearchError
+from research.errors import BadTopic, DesignRefused, ResearchError
 from research.files import is_full
 from research.installation.base_job import describe_unusual_rate
 from research.planners.context import ArmSummary
 from research.planners.history import CampaignFacts
 from research.planners.rules import RulesPlanner
+from research.planners.topic import CONFIGURE_LLM
 from research.proposals.actions import GoOn, Review, Settle
 from research.proposals.arms import NO_MODELS
 from research.proposals.flags import RequestedComparison
@@ -117,7 +118,6 @@ class Closing:
         self, state: StudyState, place: TurnId, seconds_left: float, look: Mapping[str, Any] | None = None,
         sentences: Sequence[str] = (),
     ) -> RecordedTurn | None:  # fmt: skip
-        """Return the planner's turn on what was judged last; None where none comes: nothing waits for it."""
         judged = last_judged(state)
         with _unless_it_fails(f"no answer of the turn {place.key}"):
             inputs = self._planning.build_inputs(judged, lambda: seconds_left, NoiseBank())
@@ -190,6 +190,11 @@ class Closing:
                 inputs = replace(inputs, topic=asked.topic, wanted=wanted, parsed=None)
             designed = dry_run(replace(inputs, compiler=compiler), RulesPlanner())
             odd = list(filter(None, map(describe_unusual_rate, designed.get_compiled().draft.comparison.jobs)))
+        except BadTopic as error:
+            if self._planning.planner.name == RulesPlanner.name:
+                return error.message
+            # What a model read the rules may not, and how to have one is known.
+            return None if asked.topic is None else error.message.partition(CONFIGURE_LLM)[0].removesuffix(" or ")
         except (ResearchError, InvalidRequest) as error:
             return error.message
         refused = designed.proposal.turn.refused

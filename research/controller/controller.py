@@ -9,7 +9,6 @@ that is due waits for a slot of the machine, which studies side by side take in 
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,7 +52,6 @@ from studies.report import Report, build_report
 from studies.verdicts.judge import judge_hypothesis, size_study
 from swarm.job import Job, PathModel
 
-logger = logging.getLogger(__name__)
 ReportBuilder = Callable[[StudyState, Path], Report]
 """Writes the report on a state into the study's folder."""
 LEAST_CHARGED_S = 1.0
@@ -69,10 +67,8 @@ def now() -> datetime:
 
 
 def budget_left(state: StudyState, at: datetime | None = None) -> float:
-    """Return about how many seconds a study may still work (never below 0), for an observer at a moment.
-
-    The log has it with each event, at least once in `BEAT_S`; an observer adds at most that since the last event.
-    """
+    """Return about how many seconds a study may still work (never below 0), for an observer at a moment. The log has it
+    with each event, at least once in `BEAT_S`; an observer adds at most that since the last event."""
     over = state.concluded_reason is not None or state.stopped_reason is not None
     over = over or (state.open_question is not None and not any(attempts_running(state)))
     since = 0.0 if over else ((at or now()) - datetime.fromisoformat(state.last_ts)).total_seconds()
@@ -165,10 +161,8 @@ class StudyController:
         return state
 
     def tick(self) -> TickResult:
-        """Do all that can be done now. The study can be resumed after any error.
-
-        Raises BadTopic, DesignRefused and PlannerFailed while planning, StoreError, LogCorrupt, OSError, SandboxError.
-        """
+        """Do all that can be done now. The study can be resumed after any error. Raises BadTopic, DesignRefused and
+        PlannerFailed while planning, StoreError, LogCorrupt, OSError, SandboxError."""
         while not self._take_steps():
             pass
         state = self.state()
@@ -231,7 +225,6 @@ class StudyController:
                 self._launcher.watch(state, run)
 
     def _record_copies(self) -> bool:
-        """Append how copies stand at W&B; return whether anything was new."""
         news = False
         for copy in () if self._mirror is None else self._mirror.updates():
             payload = copy.payload()
@@ -305,7 +298,6 @@ class StudyController:
                 self._complete(state, step)
 
     def _complete(self, state: StudyState, step: steps.CompletionStep) -> None:
-        """Carry out a step that needs no run: a verdict, a decision, the end, the report."""
         match step:
             case steps.Judge():  # a run whose files are spoilt is given up; a changed lock makes the verdict invalid
                 spoilt = tuple(find_spoilt_runs(state, self._folder, step.phase))
@@ -366,7 +358,6 @@ class StudyController:
 
 
 def _jobs_by_arm(state: StudyState, phase: Phase) -> dict[str, Mapping[str, Any]]:
-    """Return, by arm, the jobs whose models the runs of a phase begin with: the control's, then other models'."""
     if phase == "noise":
         assert state.noise_plan is not None
         return {NOISE_ARM: state.noise_plan.job}
@@ -408,12 +399,10 @@ def drive(
     pause_s: float = PAUSE_S,
     interruption: Callable[[], str | None] = lambda: INTERRUPTED,
 ) -> StudyState:
-    """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state.
-
-    `interruption` then returns the reason; where it returns None, KeyboardInterrupt leaves the study as it is. Errors
-    of a tick pass through, but for a model whose making Ctrl-C ended, and sandboxes, a database or a disk that fail for
-    less than `RETRY_TIMEOUT_S`.
-    """
+    """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state. `interruption`
+    then returns the reason; where it returns None, KeyboardInterrupt leaves the study as it is. Errors of a tick pass
+    through, but for a model whose making Ctrl-C ended, and sandboxes, a database or a disk that fail for less than
+    `RETRY_TIMEOUT_S`."""
     trouble: float | None = None
     while True:
         try:

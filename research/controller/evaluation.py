@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, cast
@@ -26,18 +26,13 @@ from research.design.compiler import (
 from research.errors import BadInput, DesignRefused, PlannerFailed, TopicDeclined
 from research.installation.base_job import find_fixed_fields
 from research.planners.context import NO_CODE_NOW, Briefing, Planner, PlannerContext, PlannerTurn, field_specs
-from research.planners.lexicon import find_environment, name_environments
+from research.planners.lexicon import find_environment, name_environments, stem, stems
 from research.planners.prompts import ACTIONS, DECLINABLE
 from research.planners.rules import RulesPlanner
 from research.planners.tools import StudyTools
 from research.planners.topic import find_uncovered
 from research.proposals import actions
-from research.proposals.arms import (
-    Scalar,
-    knobs,
-    require_known_environment,
-    set_knobs,
-)
+from research.proposals.arms import Scalar, knobs, require_known_environment, set_knobs
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS, check_code_in
 from research.text import did_you_mean
@@ -117,13 +112,18 @@ class PlanningInputs(Briefing):
         usual |= {spec.name: [spec.default, getattr(job, spec.name, spec.default)] for spec in field_specs(job)}
         for name, values in usual.items():  # a design may be in any of them
             values += [knobs(each)[name].default for each in environments() if name.startswith(KNOB)]
-        asked = self.topic.lower()  # a comma is between two numbers, or within one
-        named = _VALUES.findall(f"{asked} {asked.replace(',', '')}")
-        numbers = {float(text) for text in named if text[0].isdigit()}
-        unused = []
+        asked, unused = self.topic.lower(), list[str]()
+        readings = [_VALUES.findall(text) for text in (asked, asked.replace(",", ""))]  # between numbers, or within one
+        synonyms = {spec.name: spec.synonyms for spec in field_specs(job)}
         for name, control in controls.items():
             confirmed = [] if self.campaign is None else self.campaign.list_confirmed(name)
-            said = control in numbers if isinstance(control, int | float) else str(control).lower() in named
+            called = stems(" ".join((name, *synonyms.get(name, ()))).replace("_", " ").replace(".", " "))
+            said = any(
+                control in _list_numbers(words, called)
+                if isinstance(control, int | float)
+                else str(control).lower() in words
+                for words in readings
+            )
             flags = [*self.wanted.vary.get(name, ()), self.wanted.held.get(name)]
             if name in usual and control not in [*usual[name], *confirmed, *flags] and not said:
                 unused.append(name)
@@ -229,6 +229,21 @@ class PlanningInputs(Briefing):
 
 _VALUES: Final = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|[a-z][a-z0-9_+-]*")
 """Numbers and words of a topic, by which it may name a value."""
+_AGAINST: Final = stems("against vs versus than baseline default usual")
+_BETWEEN: Final = stems("a an and as at be by from instead is of on or over rather the to value with")
+
+
+def _list_numbers(words: Sequence[str], called: Collection[str]) -> set[float]:
+    """Return the numbers that stand beside a field's name or a word of comparison: small words and numbers between."""
+    found = set()
+    for at, word in enumerate(words):
+        sides = (
+            next((stem(near) for near in side if not near[0].isdigit() and stem(near) not in _BETWEEN), "")
+            for side in (reversed(words[:at]), words[at + 1 :])
+        )
+        if word[0].isdigit() and any(side in called or side in _AGAINST for side in sides):
+            found.add(float(word))
+    return found
 
 
 class ActionCheck:
@@ -240,7 +255,6 @@ class ActionCheck:
         self._last: tuple[actions.Action, CompiledDesign | DesignRefused | None] | None = None
 
     def __call__(self, action: actions.Action) -> DesignRefused | None:
-        """Return why an action would be refused, None for one that is accepted."""
         result = self.evaluate(action)
         return result if isinstance(result, DesignRefused) else None
 
@@ -319,7 +333,6 @@ class ActionCheck:
 
 
 def sources_of(proposal: actions.Propose | None) -> tuple[tuple[str, str], ...]:
-    """Return the code of a proposal, slot and source of each."""
     claims = () if proposal is None else proposal.hypotheses
     return tuple((claim.variable, claim.code) for claim in claims if claim.code)
 
@@ -433,9 +446,7 @@ def plan_rounds(inputs: PlanningInputs, designed: EvaluatedDesign) -> EvaluatedD
 
 def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -> PlannerTurn:
     """Return the planner's turn; raise PlannerFailed for an action that is refused, unless the turn says so itself.
-
-    What a model says that it tests, and what it chose unasked, comes first in the turn's note.
-    """
+    What a model says that it tests, and what it chose unasked, comes first in the turn's note."""
     turn = planner.act(context, check)
     wrong = check(turn.action)
     if wrong is not None and turn.refused is None:

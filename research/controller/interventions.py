@@ -120,10 +120,8 @@ MOST_NOTE = 1000
 def request_stop(
     home: Home, log: EventLog, study: str, reason: str = "stopped by the user", *, note: Note = lambda line: None
 ) -> bool:
-    """Stop a study; return whether its attempts are ended by now.
-
-    False: the controller at work ends them at its next tick. `note` is told of those of another installation.
-    """
+    """Stop a study; return whether its attempts are ended by now. False: the controller at work ends them at its next
+    tick. `note` is told of those of another installation."""
     record = StudyLog(log, study)
     record.change(lambda state: build_stop_event(state, reason), actor="user")
     return end_attempts(home, log, record, note)
@@ -194,10 +192,8 @@ def require_question(state: StudyState) -> LoggedApprovalRequest:
 
 
 def answer_question(record: StudyLog, digest: str, by: Origin, note: str = "", *, granted: bool) -> ApprovalAnswer:
-    """Answer the question with this digest; of several answers one counts, and the others raise BadInput.
-
-    A denial stops the study; what runs is ended by its controller's next tick, or by `end_attempts`.
-    """
+    """Answer the question with this digest; of several answers one counts, and the others raise BadInput. A denial
+    stops the study; what runs is ended by its controller's next tick, or by `end_attempts`."""
     said = " ".join(note.split())
     if len(said) > MOST_NOTE:
         raise BadInput(f"expected a note of at most {MOST_NOTE} characters; found {len(said)}")

@@ -45,6 +45,7 @@ from research.models.fetch import check_loader
 from research.planners.context import Planner, field_specs, known_environments
 from research.planners.factory import BUILT_IN, make_planner, planner_names
 from research.planners.lexicon import find_environment
+from research.planners.llm import PLANNER as LLM
 from research.planners.llm import PlannerOptions
 from research.planners.memory import read_papers
 from research.planners.rules import RulesPlanner, require_plannable
@@ -186,7 +187,6 @@ class ResearchOptions(PlannerOptions, StudyOptions):
         return self.model_dump(include=set(PlannerOptions.model_fields), exclude_none=True)
 
     def command(self) -> tuple[str, ...]:
-        """Return what asks for the same on a command line, without `ajet`."""
         given = self.model_dump(mode="json", exclude_defaults=True)
         topic = given.pop("topic", None)
         if given.get("shape") == "apart":  # as without
@@ -242,14 +242,24 @@ def make_mirror(
     return WandbMirror(home, begun.id, online, say, warn)
 
 
-def reopen_planner(home: Home, log: EventLog, state: StudyState) -> Planner:
-    """Return the planner of a study that can go on here; raise NotReady or what its backend or planner lacks."""
+def reopen_planner(home: Home, log: EventLog, state: StudyState, caps: Mapping[str, float] = {}) -> Planner:
+    """Return the planner of a study that can go on here, under `caps` in place of its own.
+
+    Raises NotReady or what its backend or planner lacks, BadInput for caps that are not larger.
+    """
+    options = state.settings.get(PLANNER_OPTIONS, {})
+    for name, most in caps.items():
+        flag = f"--{name.replace('_', '-')}"
+        if state.planner["name"] != LLM:
+            raise BadInput(
+                f"expected {flag} of a planner that asks a model; found {state.planner['name']}; leave it out"
+            )
+        if (before := options.get(name)) is not None and most <= before:
+            raise BadInput(f"expected {flag} above the {before:,} that study {state.id} has; found {most:,}; raise it")
     require_here(home, log, state)
     if not is_complete(state):
         require_backend(backend_of(state))
-    return make_planner(
-        state.planner["name"], state.planner["model"], os.environ, state.settings.get(PLANNER_OPTIONS, {})
-    )
+    return make_planner(state.planner["name"], state.planner["model"], os.environ, {**options, **caps})
 
 
 def reopen_isolation(home: Home, state: StudyState, note: Note) -> Isolation:
@@ -264,10 +274,8 @@ _FULL_NAME = re.compile(rf"(?<![\w.{MARK}-])([a-z0-9][a-z0-9._-]*){MARK}[\w.-]*\
 
 
 def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
-    """Return the request that options make; an environment is brought, and hashes of models' files are written.
-
-    Raises BadInput, BadTopic, BadEnvironment, DesignRefused or InvalidRequest.
-    """
+    """Return the request that options make; an environment is brought, and hashes of models' files are written. Raises
+    BadInput, BadTopic, BadEnvironment, DesignRefused or InvalidRequest."""
     approve, topic = parse_mode(asked.approve), asked.topic or ""
     metric = RequestedMetric.parse_flags(asked.metric)
     by_rules = bool(topic.strip()) and asked.planner == RulesPlanner.name
@@ -390,10 +398,8 @@ def _find_named_environments(topic: str, home: Home, *, short: bool) -> list[str
 
 
 def select_planner(request: StudyRequest, note: Note) -> Planner:
-    """Return the planner that is asked for; raise BadTopic where flags say all that a planner would.
-
-    Raises BadInput for options of language models beside a planner that asks none.
-    """
+    """Return the planner that is asked for; raise BadTopic where flags say all that a planner would. Raises BadInput
+    for options of language models beside a planner that asks none."""
     if request.requested.vary and request.planner != RulesPlanner.name:
         raise BadTopic(
             f"expected --vary without a planner, as it leaves nothing to plan; found --planner {request.planner}; "
@@ -429,11 +435,9 @@ _CLAIMS: Mapping[Claim | None, str] = {"increase": "what is tried is better", "d
 def require_understood(
     request: StudyRequest, ask: AskUser | None = None, asked: ResearchOptions | None = None, verb: str = "research"
 ) -> None:
-    """Refuse a question that the rules cannot plan, and a topic with words that they do not know.
-
-    Unless it is answered with yes that what was understood is to be studied: the rest is then not tested. The command
-    to paste is `ajet` with this verb, and says all else that was `asked`.
-    """
+    """Refuse a question that the rules cannot plan, and a topic with words that they do not know. Unless it is answered
+    with yes that what was understood is to be studied: the rest is then not tested. The command to paste is `ajet` with
+    this verb, and says all else that was `asked`."""
     parsed, wanted = request.parsed, request.requested
     left = describe_left(parsed) if parsed is not None and parsed.left else ""
     try:
@@ -450,11 +454,7 @@ def require_understood(
 
 
 def require_planner(
-    request: StudyRequest,
-    note: Note,
-    *,
-    ask: AskUser | None = None,
-    asked: ResearchOptions | None = None,
+    request: StudyRequest, note: Note, *, ask: AskUser | None = None, asked: ResearchOptions | None = None
 ) -> Planner:
     """Return the planner of a study on this request; refuse what no study could answer, before anything is begun."""
     chosen = select_planner(request, note)

@@ -164,11 +164,9 @@ class Planning:
 
     def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> str | None:
         """Propose, design, and lock the design or the run that it waits for, after which it is called once more.
-
         `seconds_left` is asked anew for each turn: a slow planner spends the budget too. A planner that declines ends
         the study. Returns why a round after the first is given up, if it is; raises BadTopic, DesignRefused and
-        PlannerFailed in the first. Nothing is locked then.
-        """
+        PlannerFailed in the first. Nothing is locked then."""
         try:
             self._plan(state, seconds_left)
         except TopicDeclined as end:
@@ -185,10 +183,8 @@ class Planning:
         return None
 
     def begin_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
-        """Begin the next round with the planner's question, or write down why there is none.
-
-        A refused question goes back to it with the reason, three tries in all. Where no model answers, the rules ask.
-        """
+        """Begin the next round with the planner's question, or write down why there is none. A refused question goes
+        back to it with the reason, three tries in all. Where no model answers, the rules ask."""
         planner, refused, last = self.planner, list[str](), ""
         number = max(_exploring_turns(state, state.round + 1), default=0)
         tries = number + _TRIES
@@ -321,7 +317,7 @@ class Planning:
             ledgers=AlphaLedgers.begin(requirements.rounds or 1), models=requested.models, explores=state.explores,
             measured_by=state.noise_plan.metric if state.noise_plan is not None else None, study=self._study,
             untrained=tuple(run.spec for run in list_untrained_runs(state)), tried=state.noise_plan is not None,
-            used=frozenset(tried.plan.seed for tried in state.explorations),
+            used=frozenset(seed for tried in state.explorations for seed in tried.plan.seeds),
         )  # fmt: skip
         looks: dict[str, type[ToolRequest]] = {**LOOKS, ANALYSE: AnalyseRequest, "priors": PriorsRequest}
         looks |= {"papers": PapersRequest} if PAPERS in state.settings else {}

@@ -138,11 +138,9 @@ class PlanPreview:
 
 
 def preview(inputs: PlanningInputs, planner: Planner) -> PlanPreview:
-    """Return what a study would be. Raises BadTopic, TopicDeclined, DesignRefused, PlannerFailed, Unmeasurable.
-
-    A proposal names no environment and may be refused by the noise and prices of the topic's: its design, which names
-    one, is asked for all the same.
-    """
+    """Return what a study would be. Raises BadTopic, TopicDeclined, DesignRefused, PlannerFailed, Unmeasurable. A
+    proposal names no environment and may be refused by the noise and prices of the topic's: its design, which names
+    one, is asked for all the same."""
     designed = dry_run(inputs, planner)
     if isinstance(designed.result, Unmeasurable):
         raise designed.result
@@ -194,41 +192,28 @@ class _Preview:
         if isinstance(job.model, PathModel) and "learning_rate" not in {*find_fixed_fields(own), *varied}:
             usual = [f"learning_rate = {job.learning_rate:g}, as is usual for {describe_trained_weights(job)}"]
         return PlanPreview(
-            asked=self.inputs.topic,
-            tested=() if explores else (*filter(None, [self.said]), *tested),
+            asked=self.inputs.topic, tested=() if explores else (*filter(None, [self.said]), *tested),
             not_tested=tuple(dict.fromkeys(text for turn in turns for text in turn.not_tested)),
             unequal=tuple(filter(None, (unequal_episodes(planned[0], arm) for arm in planned[1:]))),
             unusual=tuple(dict.fromkeys(filter(None, map(describe_unusual_rate, comparison.jobs)))),
-            accepted=self.refused is None,
-            explores=explores,
-            refused=self.refused,
-            job=find_fixed_fields(own),
-            assumed=tuple(dict.fromkeys((*(turn.note for turn in turns if turn.note), *usual))),
-            hypotheses=hypotheses,
-            environment=environment,
-            brought=tuple(records_of([environment])),
-            arms=tuple(arm.name for arm in comparison.arms),
-            metric=metric,
-            metric_chosen_for="" if requirements.metric is None else requirements.metric.words,
-            smallest_effect=effect,
-            promised_power=requirements.power,
-            noise=analysis.noise if analysis else None,
+            accepted=self.refused is None, explores=explores, refused=self.refused, job=find_fixed_fields(own),
+            assumed=tuple(dict.fromkeys((*(turn.note for turn in turns if turn.note), *usual))), hypotheses=hypotheses,
+            environment=environment, brought=tuple(records_of([environment])),
+            arms=tuple(arm.name for arm in comparison.arms), metric=metric,
+            metric_chosen_for="" if requirements.metric is None else requirements.metric.words, smallest_effect=effect,
+            promised_power=requirements.power, noise=analysis.noise if analysis else None,
             no_noise_because=self.calculator.explain_unknown_noise(self.draft),
             pilot_runs_first=locked.pilot.seeds * self.draft.arms if locked and locked.pilot else 0,
-            plumbing_run_first=first is not None and first.plumbing is not None,
-            design=locked,
-            seeds=_first_seeds(locked) if locked else None,
-            evaluations=self.calculator.list_evaluations(self.draft),
+            plumbing_run_first=first is not None and first.plumbing is not None, design=locked,
+            seeds=_first_seeds(locked) if locked else None, evaluations=self.calculator.list_evaluations(self.draft),
             power_curve=tuple(self._build_power_curve(analysis, effect, locked)) if analysis else (),
             rounds=tuple(self._list_rounds(locked, analysis)) if locked else (),
             stages=tuple(PricedStage(s.name, s.runs, s.seconds_per_run, run_hours([s])) for s in stages),
-            total_s=self.calculator.cost(stages),
-            priced_by=describe_basis(self.inputs.compiler.price, comparison.jobs),
+            total_s=self.calculator.cost(stages), priced_by=describe_basis(self.inputs.compiler.price, comparison.jobs),
             expected=tuple(self._expect_cost(locked, true) for true in (0.0, effect)) if locked and analysis else (),
-            requested_metric=requirements.metric,
-            requested_episodes=requirements.episodes,
+            requested_metric=requirements.metric, requested_episodes=requirements.episodes,
             budget=self.calculator.describe_budget(),
-        )
+        )  # fmt: skip
 
     def _list_rounds(self, locked: Design, analysis: PowerAnalysis | None) -> Iterator[RoundRow]:
         if (place := locked.inquiry) is None:
@@ -246,7 +231,6 @@ class _Preview:
             )
 
     def _stages(self, locked: Design | None, analysis: PowerAnalysis | None) -> tuple[Stage, ...]:
-        """Return the stages of the design, or of what would be needed; with a pilot, of that."""
         if self.calculator.explores:
             return (self.calculator.exploration(self.draft),)
         if locked is not None:
@@ -257,7 +241,6 @@ class _Preview:
         return self.calculator.stages(self.draft, analysis.seeds_needed(self.draft.effect) or MOST_SEEDS)
 
     def _build_power_curve(self, analysis: PowerAnalysis, effect: float, locked: Design | None) -> Iterator[PowerRow]:
-        """Yield a line for some numbers of seeds, and those around what is needed."""
         need = analysis.seeds_needed(effect) or MOST_SEEDS
         around = {need - 1, need, need + 1} & set(range(LEAST_SEEDS, max(MOST_SEEDS, need) + 1))
         for seeds in sorted({2, 3, 4, 5, 6, 8, 12, 16, MOST_SEEDS} | around):

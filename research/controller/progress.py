@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from research.scheduler.approvals import describe_cost, how_to_answer
@@ -110,10 +111,8 @@ NONE_DOUBTED: Final[Mapping[str, str]] = {}
 
 
 def progress_lines(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) -> Iterator[tuple[str, str]]:
-    """Yield (key, line) for all that happened, roughly in order, round by round; a key's line never changes.
-
-    `doubts` says by its `verdict_key` why a verdict does not follow: it is not told then.
-    """
+    """Yield (key, line) for all that happened, roughly in order, round by round; a key's line never changes. `doubts`
+    says by its `verdict_key` why a verdict does not follow: it is not told then."""
     yield "created", f"study {state.id}"
     yield "asked", f"asked: {question_of(state).asked}"
     rounds = [line for entry in state.every_round for line in _round_lines(entry, doubts)]
@@ -124,6 +123,8 @@ def progress_lines(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) 
     for answer in state.approvals:
         note = f" ({answer.note})" if answer.note else ""
         yield f"answered-{answer.asked.digest}", f"{answer.describe()}{note}"
+    for number, (before, after) in enumerate(pairwise(state.answered_by)):
+        yield f"model-{number}", f"the planner's endpoint answers by another model: {after}, until now {before}"
     if state.concluded_reason is not None:
         yield "concluded", f"concluded: {state.concluded_reason}"
     if state.said is not None:
@@ -133,7 +134,6 @@ def progress_lines(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) 
 
 
 def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what happened in one round; what an earlier one had has keys of its own."""
     question, later = question_of(state), "" if state.round == 1 else f"round-{state.round}-"
     if state.round > 1:
         why = f', asked as: "{why_asked(state)}"' if state.why_asked else ""
@@ -156,7 +156,7 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
         yield from ((f"{later}tested-{sentence}", f"tested: {sentence}") for sentence in question.tested)
     for tried in state.explorations:
         names = ", ".join(arm.name for arm in tried.plan.arms)
-        yield f"exploration-{tried.seq}", f"explores, which tests nothing: {names}, one run each"
+        yield f"exploration-{tried.seq}", f"explores, which tests nothing: {names}, {tried.plan.runs_told}"
     for run in state.runs.values():
         yield from _run_lines(run)
     if (told := describe_sizing(state)) and not state.awaits_sizing:

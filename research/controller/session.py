@@ -54,9 +54,7 @@ def hold_lease(home: Home, log: EventLog, study: str, note: Note) -> Iterator[Co
 
 def has_controller(home: Home, log: EventLog, study: str, *, local: bool = False) -> bool:
     """Return whether a controller works on a study; one of another host, or of before it was started, counts as alive.
-
-    `local` counts only those that are seen to live here.
-    """
+    `local` counts only those that are seen to live here."""
     row = ControllerLeases(log).read(study)
     if row is None or row.given_back:
         return False
@@ -243,7 +241,6 @@ class Session:
 
 @contextmanager
 def raise_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM act as Ctrl-C does: raise KeyboardInterrupt."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -65,9 +65,13 @@ class WandbLogin:
 
 
 def wandb_login(environ: Mapping[str, str]) -> WandbLogin:
-    """Return whether logs are sent to W&B, by an environment and the user's files."""
     home = Path(environ.get("HOME") or Path.home())
-    settings = _read_settings(Path(environ.get("WANDB_CONFIG_DIR") or home / ".config" / "wandb").expanduser())
+    parser = ConfigParser(interpolation=None)
+    try:
+        parser.read(Path(environ.get("WANDB_CONFIG_DIR") or home / ".config" / "wandb").expanduser() / "settings")
+    except (BadSettings, OSError, UnicodeDecodeError):  # W&B's client says so itself when it is used
+        parser.clear()
+    settings = dict(parser["default"]) if parser.has_section("default") else {}
     mode = environ.get("WANDB_MODE") or settings.get("mode", "")
     if mode not in ("", "online"):
         return WandbLogin(None, f"W&B's mode is {mode}")
@@ -85,7 +89,6 @@ def wandb_login(environ: Mapping[str, str]) -> WandbLogin:
 
 
 def online_logging_of(settings: Mapping[str, Any]) -> OnlineLogging | None:
-    """Return where a study that was created with these settings sends its logs; None for nowhere."""
     record = settings.get("wandb")
     return None if record is None else OnlineLogging.model_validate(record)
 
@@ -109,15 +112,6 @@ def _find_key(environ: Mapping[str, str], home: Path, hosts: tuple[str, ...]) ->
                 return True, f"logged in to {host}"
         break
     return False, f"not logged in to {hosts[0]}"
-
-
-def _read_settings(folder: Path) -> Mapping[str, str]:
-    parser = ConfigParser(interpolation=None)
-    try:
-        parser.read(folder / "settings")
-    except (BadSettings, OSError, UnicodeDecodeError):  # W&B's client says so itself when it is used
-        return {}
-    return dict(parser["default"]) if parser.has_section("default") else {}
 
 
 def _parse_address(text: str) -> str | None:
@@ -228,7 +222,6 @@ class WandbClient:
         return answer
 
     def start(self, command: str, output: Path, **given: Any) -> WandbProcess:
-        """Begin one of `_COMMANDS`, in the study's project."""
         where = {"entity": self.entity, "project": self._project}
         return WandbProcess(command, {**where, **given}, output, self._environ, self._stdin)
 
@@ -296,11 +289,8 @@ def _complete(entity: str, project: str, log: str, run: str, after: int) -> None
 
 
 _COMMANDS: Mapping[str, Callable[..., dict[str, Any] | None]] = {
-    "viewer": _find_viewer,
-    "send": _send,
-    "complete": _complete,
-    "last_step": _find_last_step,
-}
+    "viewer": _find_viewer, "send": _send, "complete": _complete, "last_step": _find_last_step,
+}  # fmt: skip
 
 
 if __name__ == "__main__":

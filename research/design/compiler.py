@@ -41,7 +41,7 @@ from research.proposals.arms import (
     variable_value,
 )
 from research.proposals.metric_choice import RequestedMetric, add_evaluations
-from research.proposals.slots import SLOTS
+from research.proposals.slots import SLOTS, does_as_written
 from studies.checks.alarms import watchdog_of
 from studies.metrics import kind_of
 from studies.metrics.builtin import Gain
@@ -120,18 +120,20 @@ def collect_code(proposal: Propose) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PricedExploration:
-    """One run of each arm, before a seed is drawn for all of them."""
+    """Runs of each arm, before seeds are drawn that all of them share."""
 
     why: str
     job: Job
     arms: tuple[Arm, ...]
     metric: Metric
     seconds_per_run: float
+    seeds: int = 1
 
     def plan(self, draw_seed: Callable[[], int], used: frozenset[int]) -> Exploration:
+        seed, *more = _draw_distinct(draw_seed, self.seeds, used)
         return Exploration(
             why=self.why, environment=self.job.environment, base_job=_under_arms(self.job), arms=self.arms,
-            seed=_draw_distinct(draw_seed, 1, used)[0], metric=self.metric,
+            seed=seed, more_seeds=tuple(more), metric=self.metric,
         )  # fmt: skip
 
 
@@ -221,7 +223,7 @@ class CompiledDesign:
                 slot: SLOTS[slot].built_in
                 for arm in draft.comparison.arms
                 for slot in arm.slots
-                if slot != "advantage" or (draft.job.algorithm in ("grpo", "gspo") and draft.job.normalize_advantage)
+                if does_as_written(slot, draft.job.model_dump(include={"algorithm", "normalize_advantage"}))
             },
             promise=PowerTarget(power=promised, effect=draft.effect),
             noise=noise,

@@ -25,7 +25,7 @@ from typing import Any, Final
 from research.environments.reference import Reference
 from research.errors import BadEnvironment
 from sandboxes import SandboxError
-from sandboxes.docker.archive import check, pack_folder
+from sandboxes.docker.archive import read_folder
 from swarm.environments.adapters import ADAPTERS, scheme_of
 from swarm.environments.base import Split, Task
 from swarm.environments.custom import REQUIREMENTS
@@ -99,7 +99,7 @@ def _read(file: Path, text: str) -> bytes:
 
 def _folder(folder: Path, text: str, within: str = "") -> dict[str, bytes]:
     try:
-        found = check(pack_folder(folder, most_bytes=MOST_BYTES, most_files=MOST_FILES))
+        found = read_folder(folder, most_bytes=MOST_BYTES, most_files=MOST_FILES)
     except (SandboxError, OSError) as error:
         raise BadEnvironment(
             f"expected a folder of its own for {text}, as all of it is copied; {' '.join(str(error).split())}"

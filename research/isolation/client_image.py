@@ -45,15 +45,13 @@ def ensure_client_image(engine: ContainerEngine, home: Home, note: Note, *, base
         names = [base] if base else [name for name in (last, USUAL_BASE) if name]
         name = next((name for name in names if identity(engine, name) is not None), names[0])
         if identity(engine, name) is None:
-            from docker.errors import NotFound
-
             note(f"pulling {name}")
             reason = "the registry has none"
             try:
                 with wrap_errors(engine, f"pulling {name}"):
                     for _ in engine.client.api.pull(name, stream=True, decode=True):
                         pass
-            except (NotFound, EngineRefusal) as error:
+            except EngineRefusal as error:
                 reason = str(error)[:200]
             if identity(engine, name) is None:
                 raise SandboxError(

@@ -1,7 +1,7 @@
-"""Plan, runs, verdicts, curves, report as artifacts.
+"""Plan, verdicts, curves, report as artifacts.
 
-Curves are of what was collected, whose snapshots are read, each once, and of the progress that was seen of what runs.
-Pictures are of a fixed size in pixels, so that they stay small with any number of runs.
+Curves are of what was collected, whose snapshots are read, each once. Pictures are of a fixed size in pixels, so that
+they stay small with any number of runs.
 """
 
 from __future__ import annotations
@@ -10,24 +10,21 @@ import base64
 import json
 import math
 import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from research.controller.progress import progress_of
-from research.runs.files import AttemptProgress
 from research.text import format_seconds
 from studies import RunState, StudyState
 from studies.checks.conditions import CollectError, read_collected
-from studies.log.entries import AttemptState
 from studies.records.design import Design, Hypothesis
-from studies.records.procedure import Phase
-from studies.records.runs import NOISE_ARM
 from studies.records.verdict import Verdict
-from studies.report.build import code_span, escape_markdown
+from studies.report.build import escape_markdown
 from studies.report.evidence import SUCCESS
-from studies.report.figure_data import ArmCurves, Curves, Points, SeedCurve, mean_of
+from studies.report.figure_data import ArmCurves, Curves, Points, SeedCurve, list_plotted_arms, mean_of
 from studies.report.prose import mark, why_asked
 from studies.verdicts.wording import question_of
 
@@ -61,15 +58,10 @@ def embed_pictures(markdown: str, folder: Path, most: int = MOST_BYTES) -> str:
 DESCRIPTIONS: Final = {
     "plan": "What is asked, what of it is **put to the test**, and the design with its seeds and its price, as locked.",
     "curves": "How training goes, by arm. It decides nothing: verdicts rest on hidden tasks.",
-    "runs": "Every attempt at a run of the study, and **where its W&B run is**.",
     "verdicts": "What the data say about each hypothesis, computed by code under the locked design, look by look.",
-    "results": "What each run of the study measured; an invalid run counts as the locked design says.",
     "report": "The **report**, as it lies in the study's folder.",
 }
 """What each artifact is, by name; Prefect shows it above. That of the progress counts the runs."""
-
-Locate = Callable[[RunState, AttemptState], str | None]
-"""Returns where the W&B log of an attempt is, as `research.orchestration.task_rows.find_tracking_log` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,168 +78,102 @@ class StudyArtifact:
     """In place of that in DESCRIPTIONS."""
 
 
-def build_artifacts(state: StudyState, folder: Path, find_log: Locate) -> Iterator[StudyArtifact]:
-    """Yield what there is to show of a study, whose files lie in `folder`; its curves are apart."""
+def build_artifacts(state: StudyState, folder: Path, curves: LearningCurves) -> Iterator[StudyArtifact]:
+    """Yield what there is to show of a study, whose files lie in `folder`."""
     progress = progress_of(state)
     yield StudyArtifact("progress", "progress", progress, lambda: progress.percent, True, str(progress))
     if any((state.hypotheses, state.design, state.noise_plan, state.rounds_before, state.explored)):
         plan = _plan(state)
         yield StudyArtifact("plan", "markdown", plan, lambda: plan)
-    if any(run.attempts for run in state.every_run.values()):
-        table = _runs(state, find_log)
-        yield StudyArtifact("runs", "markdown", table, lambda: table, replaces=True)
+    if collected := sum(run.collected is not None for run in state.every_run.values()):
+        version = (collected, len(state.rounds_before))
+        yield StudyArtifact("curves", "markdown", version, lambda: curves.markdown(state), replaces=True)
     if verdicts := [
-        (each, found) for each in state.rounds for found in (*each.interim, *each.verdicts, *each.replications)
+        ({} if state.most_rounds == 1 else {"round": each.round}) | _verdict(verdict)
+        for each in state.rounds
+        for verdict in (*each.interim, *each.verdicts, *each.replications)
     ]:
-        judged = json.dumps([{**_round_cell(each), **_verdict(verdict)} for each, verdict in verdicts])
+        judged = json.dumps(verdicts)
         yield StudyArtifact("verdicts", "table", judged, lambda: judged)
     if state.report is not None:
-        rows = [{**_round_cell(each), **_result(run)} for each in state.every_round for run in each.runs.values()]
-        yield StudyArtifact("results", "table", state.head_hash, lambda: json.dumps(rows))
         written = folder / state.report["markdown"]["path"]
         sha256 = state.report["markdown"]["sha256"]
         yield StudyArtifact("report", "markdown", sha256, lambda: embed_pictures(written.read_text(), written.parent))
 
 
-def _round_cell(state: StudyState) -> dict[str, Any]:
-    return {} if state.most_rounds == 1 else {"round": state.round}
-
-
 def _plan(state: StudyState) -> str:
-    question = question_of(state)
-    lines = [f"# {escape_markdown(question.asked)}", ""]
-    before = []
+    """Return what is asked and locked as Markdown; what came of it is told line by line in the flow run's log."""
+    question, before = question_of(state), []
     for each in state.rounds_before:
         came = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in each.verdicts) or "not judged"
         tested, lock = " ".join(question_of(each).tested), (each.design_hash or "")[:16]
         before.append(f"Round {each.round}: {tested} {came}; locked as {lock}.")
-    lines += _list("Rounds before", before)
-    if state.most_rounds > 1:
-        why = f', asked as: "{escape_markdown(why_asked(state))}"' if state.why_asked else ""
-        lines += [f"**Round {state.round} of at most {state.most_rounds}**{why}", ""]
-    lines += _list("Put to the test", question.tested)
-    lines += _list("Not tested", question.not_tested)
-    lines += _section("Hypotheses", [_hypothesis(claim, state) for claim in state.hypotheses])
-    if state.explored is not None:
-        tried = [arm.name for arm in state.explored.arms]
-        lines += _list("Explored: one run each, nothing is tested", tried)
-    if state.noise_plan is not None and state.locked_design is None:
-        seeds, still = len(state.noise_plan.seeds), "A training with a learning rate of 0, which must change nothing."
-        lines += _section("First", [f"A/A runs with {seeds} seeds, to learn what seeds alone do." if seeds else still])
-    if state.design is not None:
-        lines += _section("Design", _design(state, state.design))
-    lines += _list("Amended", [f"{each.amendment.reason} ({each.actor})" for each in state.amendments])
+    now = "" if state.most_rounds == 1 else f" in round {state.round} of at most {state.most_rounds}"
+    now += f', asked as: "{why_asked(state)}"' if state.why_asked else ""
+    sections = {
+        "Rounds before": before,
+        f"Put to the test{now}": question.tested,
+        "Not tested": question.not_tested,
+        "Hypotheses": [_hypothesis(claim, state) for claim in state.hypotheses],
+        "Design": () if state.design is None else _design(state.design, state.design_hash),
+        "Amended": [f"{each.amendment.reason} ({each.actor})" for each in state.amendments],
+    }
+    lines = [f"# {escape_markdown(question.asked)}", ""]
+    for title, sentences in sections.items():
+        if sentences:
+            lines += [f"## {escape_markdown(title)}", "", *(f"- {escape_markdown(said)}" for said in sentences), ""]
     return "\n".join(lines)
-
-
-def _section(title: str, lines: Sequence[str]) -> list[str]:
-    return [f"## {title}", "", *lines, ""] if lines else []
-
-
-def _list(title: str, sentences: Sequence[str]) -> list[str]:
-    return _section(title, [f"- {escape_markdown(sentence)}" for sentence in sentences])
 
 
 def _hypothesis(claim: Hypothesis, state: StudyState) -> str:
     predicted = claim.prediction
-    veto = f" Vetoed: {escape_markdown(state.vetoed[claim.id].reason)}." if claim.id in state.vetoed else ""
-    why = f" Because: “{escape_markdown(mark(claim.mechanism, state.rounds_before))}”." if claim.mechanism else ""
+    veto = f" Vetoed: {state.vetoed[claim.id].reason}." if claim.id in state.vetoed else ""
+    why = f" Because: “{mark(claim.mechanism, state.rounds_before)}”." if claim.mechanism else ""
     return (
-        f"- **{escape_markdown(claim.id)}** {escape_markdown(claim.statement)}{why} Predicted: a difference of "
-        f"{predicted.low:g} to {predicted.high:g} ({predicted.level:.0%}), true with probability "
-        f"{predicted.probability:g}.{veto}"
+        f"{claim.id}: {claim.statement}{why} Predicted: a difference of {predicted.low:g} to {predicted.high:g} "
+        f"({predicted.level:.0%}), true with probability {predicted.probability:g}.{veto}"
     )
 
 
-def _design(state: StudyState, design: Design) -> list[str]:
-    control = design.control_arm
-    arms = [f"- {code_span(arm.name)}{' (control)' if arm.name == control else ''}" for arm in design.arms]
-    analysis_seeds = ", ".join(str(look.seeds) for look in design.looks)
-    price = design.price
-    facts = {
-        "seeds per arm": f"{'at most ' if len(design.looks) > 1 else ''}{len(design.seeds)}"
-        f"{' first, which size it' if state.awaits_sizing else ''}",
-        **({"looks after so many seeds": analysis_seeds} if len(design.looks) > 1 else {}),
-        "metric": f"{code_span(design.metric.key)}: {escape_markdown(design.metric.meaning)}",
-        "test": f"{design.test} at alpha {design.alpha:g}",
-        "price": f"{price.runs} runs, about {format_seconds(price.total_s)} with {price.parallel} at once: "
-        f"{escape_markdown(price.basis)}",
-        "lock": code_span(state.design_hash or ""),
-    }
-    return [*arms, "", "| | |", "|---|---|", *(f"| {name} | {said} |" for name, said in facts.items())]
+def _design(design: Design, design_hash: str | None) -> Iterator[str]:
+    price, looks = design.price, ", ".join(str(look.seeds) for look in design.looks)
+    yield " vs ".join(f"{arm.name}{' (control)' if arm.name == design.control_arm else ''}" for arm in design.arms)
+    yield f"seeds per arm: at most {len(design.seeds)}, looked at after {looks}"
+    yield f"metric: {design.metric.key}: {design.metric.meaning}"
+    yield f"test: {design.test} at alpha {design.alpha:g}"
+    whole = f"{price.runs} runs, about {format_seconds(price.total_s)} with {price.parallel} at once"
+    yield f"price: {whole}: {price.basis}"
+    yield f"lock: {design_hash or 'none yet'}"
 
 
-def _runs(state: StudyState, find_log: Locate) -> str:
-    """Return a table of few columns, the newest attempt first: Prefect's page is narrow."""
-    runs = [(each, run) for each in state.every_round for run in each.runs.values()]
-    tries = [(each, run, attempt) for each, run in runs for attempt in run.attempts]
-    tries.sort(key=lambda one: one[2].launched, reverse=True)
-    lines = ["| run | try | state | began (UTC) | seconds | W&B |", "|---" * 6 + "|"]
-    for each, run, attempt in tries:
-        phase = "" if run.spec.phase == "confirm" else f"{run.spec.phase} "
-        later = "" if each.most_rounds == 1 else f"round {each.round}: "
-        seconds = "" if attempt.seconds is None else f"{attempt.seconds:.0f}"
-        log = find_log(run, attempt)
-        tracked = "" if log is None else f"offline: {code_span(log)}"
-        if re.fullmatch(r"https?://[^\s()<>|]+", attempt.url):  # an address that is none of the web becomes no link
-            tracked = f"[{run.run_id}-a{attempt.number}]({attempt.url})"
-        name = f"{later}{phase}{escape_markdown(run.spec.arm)} seed {run.spec.seed}"
-        began = attempt.launched[:19].replace("T", " ")
-        lines.append(f"| {name} | {attempt.number} | {attempt.status or 'running'} | {began} | {seconds} | {tracked} |")
-    return "\n".join([*lines, ""])
+_COLUMNS: Final = (
+    "hypothesis", "phase", "look", "verdict", "final", "estimate", "low", "high", "level", "p", "p_adjusted",
+    "n_control", "n_treatment", "test", "reason",
+)  # fmt: skip
+"""Of the table of verdicts."""
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    def number(value: float | None) -> str:
-        return "none" if value is None else f"{value:.4g}"
-
-    low, high, known = number(verdict.low), number(verdict.high), None not in (verdict.low, verdict.high)
-    return {
-        "hypothesis": verdict.hypothesis, "phase": verdict.phase, "look": verdict.look, "verdict": verdict.verdict,
-        "final": verdict.final, "estimate": number(verdict.estimate),
-        "interval": f"{low} to {high} ({100 * verdict.level:.4g} %)" if known else "none",
-        "p": number(verdict.p_adjusted if verdict.p_adjusted is not None else verdict.p),
-        "runs": f"{verdict.n_control} + {verdict.n_treatment}", "test": verdict.test, "reason": verdict.reason,
-    }  # fmt: skip
-
-
-def _result(run: RunState) -> dict[str, Any]:
-    values = {key: f"{measurement.value:.4f}" for key, measurement in run.measurements.items()}
-    return {"run": run.run_id, "arm": run.spec.arm, "seed": run.spec.seed, "status": run.status,
-            "attempts": len(run.attempts), **values}  # fmt: skip
+    values = {name: getattr(verdict, name) for name in _COLUMNS}
+    return {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in values.items()}
 
 
 MOST_POINTS: Final = 200
 """Most points of one curve: of a longer training every so many steps are drawn."""
 _CAPTION: Final = (
-    "Share of training episodes solved. Thin: one run; thick: the mean of an arm's collected runs; *running*: what was "
-    "seen so far. Nothing is smoothed. These episodes are the training's own, not hidden ones."
+    "Share of training episodes solved. Thin: one run; thick: the mean of an arm's collected runs. Nothing is "
+    "smoothed. These episodes are the training's own, not hidden ones."
 )
 
 
-class LiveCurves:
+class LearningCurves:
     """The curves of a study, in whose `folder` its snapshots lie."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._collected: dict[str, Points] = {}
-        self._seen: dict[tuple[str, int], dict[int, float]] = {}
+        self._read: dict[str, Points] = {}
         self._over: dict[int, str] = {}
         """What was drawn of rounds that are over."""
-
-    def add_progress(self, run: str, attempt: int, progress: AttemptProgress) -> None:
-        if progress.step and progress.train_success is not None:
-            self._seen.setdefault((run, attempt), {})[progress.step] = progress.train_success
-
-    def read(self, state: StudyState) -> None:
-        """Read the snapshots that were not read before; one that is gone or was changed has no curve."""
-        for run in state.every_run.values():
-            if run.collected is not None and run.run_id not in self._collected:
-                self._collected[run.run_id] = self._curve(run)
-
-    def version(self, state: StudyState) -> tuple[int, ...]:
-        seen = sum(map(len, self._seen.values()))
-        return (len(self._collected), seen, len(state.rounds_before))
 
     def markdown(self, state: StudyState) -> str:
         """Draw what there is, the newest round first; takes half a second, as what is over is drawn once."""
@@ -267,43 +193,23 @@ class LiveCurves:
         return f"![Learning curves]({data_uri(curves_picture(data), 'png')})\n\n{_CAPTION}\n"
 
     def data(self, state: StudyState) -> Curves | None:
-        """Return what is drawn as learning curves: of the confirmation, or of the A/A runs while it has none."""
-        shown = state.design if state.explored is None else state.explored
-        phase: Phase = "confirm" if state.explored is None else "explore"
-        arms = [arm.name for arm in shown.arms] if shown is not None else []
-        drawn = [
-            found for index, name in enumerate(arms)
-            for found in self._arm(name, index, state.runs_of(name, phase))
-        ]  # fmt: skip
-        if not drawn:
-            drawn = [*self._arm("A/A runs", 0, state.runs_of(NOISE_ARM, "noise"))]
-        return Curves(tuple(drawn), "share of training episodes solved", "training episodes") if drawn else None
-
-    def _arm(self, name: str, index: int, runs: Sequence[RunState]) -> Iterator[ArmCurves]:
-        over = [_seed_curve(run, self._collected[run.run_id]) for run in runs if run.status == "collected"]
-        over = [curve for curve in over if curve.points]
-        if over:
-            yield ArmCurves(name, index, tuple(over), mean_of(over))
-        seen = ((run, self._seen.get((run.run_id, run.attempts[-1].number), {})) for run in runs if run.active)
-        begun = [_seed_curve(run, _downsample(sorted(points.items()))) for run, points in seen if points]
-        if begun:
-            yield ArmCurves(f"{name}, running", index, tuple(begun), () if over else mean_of(begun))
+        """Return the curves of the report's arms; None where no run has one."""
+        arms = []
+        for name, index, runs in list_plotted_arms(state):
+            curves = ((run, self._curve(run)) for run in runs)
+            seeds = tuple(SeedCurve(run.run_id, run.spec.seed, points) for run, points in curves if points)
+            if seeds:
+                arms.append(ArmCurves(name, index, seeds, mean_of(seeds)))
+        return Curves(tuple(arms), "share of training episodes solved", "training episodes") if arms else None
 
     def _curve(self, run: RunState) -> Points:
-        assert run.collected is not None
-        try:
-            history = json.loads(read_collected(self._folder, run.collected["snapshot"]))["history"]
-        except CollectError:
-            return ()
-        found = [(float(row["step"]), row["metrics"].get(SUCCESS)) for row in history]
-        return _downsample([(step, value) for step, value in found if value is not None and math.isfinite(value)])
-
-
-def _seed_curve(run: RunState, points: Points) -> SeedCurve:
-    size = int(run.spec.job["episodes_per_step"])
-    return SeedCurve(run.run_id, run.spec.seed, tuple((step * size, value) for step, value in points))
-
-
-def _downsample(points: Sequence[tuple[float, float]]) -> Points:
-    every = -(-len(points) // MOST_POINTS)
-    return (*points[: -1 : every or 1], *points[-1:])
+        """Return the points of a collected run; none where its snapshot is gone or was changed."""
+        if run.run_id not in self._read and run.collected is not None:
+            size, history = int(run.spec.job["episodes_per_step"]), []
+            with suppress(CollectError):
+                history = json.loads(read_collected(self._folder, run.collected["snapshot"]))["history"]
+            values = [(float(row["step"]) * size, row["metrics"].get(SUCCESS)) for row in history]
+            points = [(at, value) for at, value in values if value is not None and math.isfinite(value)]
+            every = -(-len(points) // MOST_POINTS)
+            self._read[run.run_id] = (*points[: -1 : every or 1], *points[-1:])
+        return self._read.get(run.run_id, ())

@@ -15,7 +15,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -170,9 +170,6 @@ def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, *, limits
     # What is not named stays, schedules among it; but the runs that a schedule has planned go with each change.
     if any(getattr(deployment, field) != value for field, value in content.items()):
         client.update_deployment(deployment.id, DeploymentUpdate(**content))
-    with suppress(ObjectNotFound):  # of an earlier version
-        place = prefect_api.installation_name(home)
-        client.delete_deployment(client.read_deployment_by_name(f"ajet-resume/resume@{place}").id)
     if not client.read_automations_by_name(SILENT):
         trigger = EventTrigger(
             after={prefect_api.HEARTBEAT},

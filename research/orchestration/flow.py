@@ -28,7 +28,7 @@ import httpx
 from prefect import Flow, runtime
 from prefect.client.schemas.objects import FlowRun as PrefectFlowRun
 from prefect.client.schemas.objects import State
-from prefect.exceptions import Pause, TerminationSignal
+from prefect.exceptions import ObjectNotFound, Pause, TerminationSignal
 from prefect.states import AwaitingRetry
 from pydantic import ValidationError
 
@@ -63,7 +63,6 @@ from research.orchestration.prefect_api import (
     RESEARCH,
     RETRY_TIMEOUT_S,
     FlowRun,
-    FlowRunGone,
     SessionEnd,
     UserAction,
     action_reason,
@@ -213,7 +212,7 @@ class FlowRunExecution:
         write_note(self.home, study, self.flow_run.id)
         if before is not None:
             older = self.flow_run.sibling(before)
-            with suppress(FlowRunGone):
+            with suppress(ObjectNotFound):
                 retry(lambda: older.end(SessionEnd("left", f"goes on in another flow run: {self.flow_run.id}")), _note)
 
     def _drive(self, study: str, planner: Planner, isolation: Isolation, lease: ControllerLease) -> SessionEnd:
@@ -284,7 +283,7 @@ def _run_flow(**parameters: Any) -> None:
         try:
             home = Home.locate().prepare()
             _redirect_output(home.prefect / "sittings" / f"{identity}.log")
-            with flow_run_process(home, identity), closing(_open_log(home)) as log:
+            with flow_run_process(home, identity), closing(retry(lambda: EventLog(home.database), _note)) as log:
                 execution = FlowRunExecution(home, log, flow_run)
                 end = _work(execution, parameters)
                 flow_run, terminated = execution.flow_run, execution.terminated
@@ -296,11 +295,6 @@ def _run_flow(**parameters: Any) -> None:
             raise Pause(state=begun.state)
         _note(f"{end.how}: {end.message}")
         _report_end(flow_run, begun, end, terminated=terminated)
-
-
-def _open_log(home: Home) -> EventLog:
-    """Open the event log, once it is there: nobody would begin again what failed so early."""
-    return retry(lambda: EventLog(home.database), _note, RETRY_TIMEOUT_S)
 
 
 def _work(execution: FlowRunExecution, parameters: Mapping[str, Any]) -> SessionEnd | None:
@@ -330,7 +324,7 @@ def _report_end(flow_run: FlowRun, begun: PrefectFlowRun, end: SessionEnd, *, te
                 flow_run.set(AwaitingRetry(message=LEFT))
         elif not (own and (terminated or waits or current.run_count > begun.run_count)):
             state = retry(lambda: flow_run.end(end), _note)
-    except FlowRunGone:
+    except ObjectNotFound:
         _note("Prefect does not know this flow run any more; a study that it worked on is shown in another")
     except httpx.HTTPError as error:  # waited for in vain, or refused
         _note(f"Prefect cannot be told: {describe_error(error)}")

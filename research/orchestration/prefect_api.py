@@ -239,10 +239,6 @@ _LEAST_S: Final = LASTS_S / 2
 """A pause that ends sooner is one of Prefect's pages: five minutes."""
 
 
-class FlowRunGone(Exception):
-    """The server answers but does not know the flow run: its database is another one."""
-
-
 def connect(api: str) -> SyncPrefectClient:
     """Return a client of the server at this address, let in as the environment says."""
     auth = {PREFECT_API_AUTH_STRING: os.environ[AUTH]} if os.environ.get(AUTH) else {}
@@ -287,7 +283,7 @@ def expires(state: State[Any]) -> bool:
 
 
 class FlowRun:
-    """A flow run that this process writes."""
+    """A flow run that this process writes; ObjectNotFound where the server's database is another one."""
 
     def __init__(self, client: SyncPrefectClient, identity: UUID) -> None:
         self.id = identity
@@ -298,7 +294,7 @@ class FlowRun:
         return self if identity == self.id else FlowRun(self._client, identity)
 
     def adopt(self, study: StudyState) -> None:
-        """Name and tag it after its study; raises FlowRunGone.
+        """Name and tag it after its study.
 
         Tags that somebody gave it stay: their automations look for them.
         """
@@ -311,8 +307,6 @@ class FlowRun:
     def read(self) -> PrefectFlowRun:
         try:
             return self._client.read_flow_run(self.id)
-        except ObjectNotFound as error:
-            raise FlowRunGone from error
         except Exception:
             self.task_runs.mark_unsent()
             raise
@@ -336,11 +330,8 @@ class FlowRun:
         return max(times, default=None)
 
     def set(self, state: State[Any]) -> State[Any]:
-        """Set a state, whatever the one before was; raises FlowRunGone."""
-        try:
-            self._client.set_flow_run_state(self.id, state, force=True)
-        except ObjectNotFound as error:
-            raise FlowRunGone from error
+        """Set a state, whatever the one before was."""
+        self._client.set_flow_run_state(self.id, state, force=True)
         return state
 
     def show(self, activity: Activity, reason: str, question: Question | None = None) -> None:
@@ -382,7 +373,7 @@ class FlowRun:
     def end(self, ending: SessionEnd) -> State[Any]:
         """Set the state after a session, and where it failed say why in the log too, which a page shows.
 
-        One that rests is suspended until somebody resumes it, or answers its question. Raises FlowRunGone.
+        One that rests is suspended until somebody resumes it, or answers its question.
         """
         if ending.how == "rests":
             rest: State[Any] = Suspended(timeout_seconds=LASTS_S, message=_pause(ending.message))

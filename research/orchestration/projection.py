@@ -23,10 +23,11 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Running
 
 from research.controller.interventions import answer_question, request_continue, request_pause, request_stop
@@ -37,7 +38,7 @@ from research.files import ignore_disk_full
 from research.installation.home import Home, attempt_in
 from research.installation.tiny_model import Note
 from research.orchestration import prefect_api, task_rows
-from research.orchestration.artifacts import DESCRIPTIONS, LiveCurves, StudyArtifact, build_artifacts
+from research.orchestration.artifacts import DESCRIPTIONS, LearningCurves, StudyArtifact, build_artifacts
 from research.orchestration.server import PrefectServer, PrefectUnavailable, client_environment, ensure_server
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.approvals import describe_cost, how_to_answer
@@ -68,10 +69,6 @@ def take_answer(flow_run: prefect_api.FlowRun, record: StudyLog) -> None:
             answer_question(record, question.digest, "Prefect", answer.note, granted=answer.answer == "approve")
 
 
-REDRAW_S: Final = 30.0
-"""Least seconds between two drawings of a study that is under way: each takes half a second."""
-
-
 class Projection:
     """Publishes to the flow run of a study in a session that began as of `begun`; `folder` is the study's.
 
@@ -87,8 +84,7 @@ class Projection:
         self._versions: dict[str, Hashable] = {}
         """What is shown of each artifact, which is not published again; and where."""
         self._shown: dict[str, UUID] = {}
-        self._curves = LiveCurves(folder)
-        self._redrawn = -REDRAW_S
+        self._curves = LearningCurves(folder)
         self._logged = {key for key, _ in (progress_lines(begun) if begun.resumed_count else ())}
         rows = task_rows.build_rows(begun) if told else ()
         self._written = {(row.key, line.key) for row in rows for line in task_rows.state_lines(row)}
@@ -97,24 +93,20 @@ class Projection:
             (attempt.name, attempt.url) for _, _, attempt in _attempts_of(begun) if attempt.status is not None
         }
         """Attempts of which nothing more is told, unless they get another page at W&B."""
-        self._tracking_logs: dict[str, str | None] = {}
 
     def update(self, state: StudyState, *, over: bool = False) -> None:
         """Publish what is new; once the study is `over`, no row stays open."""
         if over or state is not self._state or self.flow_run.task_runs.needs_resend:
             self._put_rows(state, over)
-            self._publish(state)
+            for artifact in build_artifacts(state, self._folder, self._curves):
+                self._show(artifact)
             lines = {key: line for key, line in progress_lines(state) if key not in self._logged}
             if lines:
                 self.flow_run.log(lines.values())
                 self._logged |= lines.keys()
-        known = len(self._tracking_logs)
         attempts = [one for one in _attempts_of(state) if (one[2].name, one[2].url) not in self._over]
         self._write(line for one in attempts for line in self._training_lines(*one))
         self._over |= {(attempt.name, attempt.url) for _, _, attempt in attempts if attempt.status is not None}
-        if len(self._tracking_logs) > known:
-            self._publish(state)
-        self._draw(state, at_once=over)
         self._state = state
 
     def _put_rows(self, state: StudyState, over: bool) -> None:
@@ -138,30 +130,11 @@ class Projection:
         self, round: int, run: RunState, attempt: AttemptState
     ) -> Iterator[tuple[str, task_rows.TrainingLine]]:
         """Yield what an attempt's own files say of its progress."""
-        folder, key = self._files(run, attempt), task_rows.attempt_key(run, attempt.number, round)
-        lines = list(task_rows.tracking_lines(attempt, self._find_log(run, attempt)))
+        folder = AttemptFolder(attempt_in(self._folder, run.run_id, attempt.number))
+        lines = list(task_rows.tracking_lines(attempt, folder, self._folder))
         if (progress := read_progress(folder)) is not None:
-            self._curves.add_progress(run.run_id, attempt.number, progress)
             lines = [*task_rows.training_lines(attempt, progress), *lines]
-        if attempt.status is not None:
-            lines += task_rows.outcome_lines(attempt, folder)
-        yield from ((key, line) for line in lines)
-
-    def _find_log(self, run: RunState, attempt: AttemptState) -> str | None:
-        """Return where the W&B log of an attempt is; looked up until it is found, or the attempt is over."""
-        if attempt.name not in self._tracking_logs:
-            log = task_rows.find_tracking_log(self._files(run, attempt), self._folder)
-            if log is None and attempt.status is None:
-                return None
-            self._tracking_logs[attempt.name] = log
-        return self._tracking_logs[attempt.name]
-
-    def _files(self, run: RunState, attempt: AttemptState) -> AttemptFolder:
-        return AttemptFolder(attempt_in(self._folder, run.run_id, attempt.number))
-
-    def _publish(self, state: StudyState) -> None:
-        for artifact in build_artifacts(state, self._folder, self._find_log):
-            self._show(artifact)
+        yield from ((task_rows.attempt_key(run, attempt.number, round), line) for line in lines)
 
     def _show(self, artifact: StudyArtifact) -> None:
         """Publish an artifact, named as Prefect allows, unless it did not change."""
@@ -173,16 +146,6 @@ class Projection:
         description = artifact.description or DESCRIPTIONS[name]
         self._shown[name] = self.flow_run.publish(key, artifact.type, artifact.make(), description, before)
         self._versions[name] = artifact.version
-
-    def _draw(self, state: StudyState, at_once: bool) -> None:
-        now = time.monotonic()
-        if not at_once and now - self._redrawn < REDRAW_S:
-            return
-        self._curves.read(state)
-        version = self._curves.version(state)
-        if any(version):
-            self._show(StudyArtifact("curves", "markdown", version, lambda: self._curves.markdown(state), True))
-            self._redrawn = now
 
 
 def _attempts_of(state: StudyState) -> Iterator[tuple[int, RunState, AttemptState]]:
@@ -264,7 +227,7 @@ class ControllerSession:
         try:
             self._shown = self._shown or self._begin()
             do(self._shown)
-        except prefect_api.FlowRunGone:
+        except ObjectNotFound:
             self._shown = self._begin()
             do(self._shown)
 

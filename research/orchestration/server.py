@@ -9,18 +9,13 @@ else the environment says of Prefect's server, it does. One named by PREFECT_API
 
 from __future__ import annotations
 
-import base64
-import http.client
 import os
-import re
 import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,12 +23,10 @@ from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import psutil
-import sqlalchemy as sa
 from filelock import FileLock, Timeout
-from sqlalchemy.exc import ArgumentError
 
 from research.errors import NotReady
 from research.files import read_json, write_bytes, write_json
@@ -46,8 +39,6 @@ DATABASE: Final = "PREFECT_API_DATABASE_CONNECTION_URL"
 AUTH: Final = "PREFECT_API_AUTH_STRING"
 SERVER_AUTH: Final = "PREFECT_SERVER_API_AUTH_STRING"
 _ANSWER_S: Final = 2.0
-_LONGEST: Final = 300
-_RAISED: Final = re.compile(r"^[\w.]*(?:Error|Exception|Refused|Timeout)\b.*", re.MULTILINE)
 
 
 class PrefectUnavailable(NotReady):
@@ -95,13 +86,13 @@ def is_reachable(url: str) -> bool:
 
 def _ask(url: str, auth: str = "") -> int | None:
     """Return the status of an answer to USER:PASSWORD, or to who names no user; None: nobody, no address, no HTTP."""
-    asked = {"Authorization": f"Basic {base64.b64encode(auth.encode()).decode()}"} if auth else {}
+    import httpx  # not needed where no server is asked
+
+    user, _, password = auth.partition(":")
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=asked), timeout=_ANSWER_S) as reply:
-            return int(reply.status)
-    except urllib.error.HTTPError as error:
-        return error.code
-    except (OSError, ValueError, http.client.HTTPException):
+        identity = httpx.BasicAuth(user, password) if auth else None
+        return httpx.get(url, auth=identity, timeout=_ANSWER_S, follow_redirects=True).status_code
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
         return None
 
 
@@ -124,25 +115,6 @@ def ensure_password(folder: Path, environment: Mapping[str, str] = os.environ) -
     if password != kept:
         write_bytes(password_file(folder), f"{password}\n".encode(), mode=0o600)
     return password
-
-
-def startup_error(log: Path, since: int, environment: Mapping[str, str] = os.environ) -> str:
-    """Return why a server that was started does not answer: the last error in its log after so many bytes."""
-    with log.open("rb") as file:
-        file.seek(since)
-        raised = _RAISED.findall(file.read().decode(errors="replace"))
-    why = raised[-1][:_LONGEST].strip() if raised else "no answer"
-    if (database := environment.get(DATABASE)) is None:
-        return f"found {why}; see its log: {log}"
-    password = re.search(r"://[^:/@]*:(.*)@", database)
-    secret = password.group(1) if password else ""
-    for text in {database, secret, unquote(secret)} - {""}:
-        why = why.replace(text, "***")
-    try:
-        shown = sa.make_url(database).set(query={}).render_as_string(hide_password=True)
-    except (ArgumentError, ValueError):
-        shown = "the database"
-    return f"found {why}; look whether {shown} can be reached, which {DATABASE} names, and at its log: {log}"
 
 
 DEFAULT_PORT = 4200
@@ -266,7 +238,7 @@ def end_group(group: int, grace_s: float) -> bool:
 def _start(folder: Path, wanted: int) -> PrefectServer:
     port, log = wanted if wanted and _is_free(wanted) else _find_free_port(), folder / "server.log"
     while True:
-        url, since = f"http://127.0.0.1:{port}", log.stat().st_size if log.exists() else 0
+        url = f"http://127.0.0.1:{port}"
         process = _launch(folder, port)
         # Recorded before it answers: whoever is interrupted or killed meanwhile leaves a server that is found again.
         record_or_end(folder / "server.json", process, url=url)
@@ -275,7 +247,12 @@ def _start(folder: Path, wanted: int) -> PrefectServer:
             return PrefectServer(url, reused=False, note=note, password=password_file(folder))
         stop_server(folder)
         if _is_free(port):
-            raise PrefectUnavailable(f"expected a Prefect server to come up on {url}; {startup_error(log, since)}")
+            database = (
+                f"look whether the database of {DATABASE} can be reached, and " if os.environ.get(DATABASE) else ""
+            )
+            raise PrefectUnavailable(
+                f"expected a Prefect server to come up on {url}; found no answer; {database}see its log: {log}"
+            )
         port = _find_free_port()  # somebody was faster: it takes seconds until a server listens
 
 
@@ -363,16 +340,13 @@ def _port_of(url: str) -> int:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return True
+    except OSError:
+        return False
 
 
 def _find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])

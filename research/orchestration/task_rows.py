@@ -16,7 +16,6 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -24,22 +23,9 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from prefect.client.orchestration import SyncPrefectClient
 
 from research.controller.progress import describe_result
-from research.files import read_json
-from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress, Stage
+from research.runs.files import AttemptFolder, AttemptProgress, Stage
 from research.scheduler.next_step import MOST_ATTEMPTS
-from research.scheduler.required_runs import (
-    RequiredRun,
-    confirmation_runs,
-    count_seeds,
-    find_failure,
-    is_over,
-    missing_runs,
-    next_analysis,
-    open_hypotheses,
-    planned_runs,
-    runs_left,
-    to_required_run,
-)
+from research.scheduler.required_runs import RequiredRun, find_failure, is_over, to_required_run
 from studies import RunState, StudyState
 from studies.log.entries import AttemptState
 from studies.records.design import SUCCESS
@@ -100,7 +86,6 @@ def build_rows(state: StudyState) -> Iterator[TaskRow]:
                 yield row.add_state("COMPLETED", "Given up", entry.last_ts, why)
             else:
                 yield row.add_state("CANCELLED", "Not needed", entry.last_ts, "its round was over without it")
-    yield from _next_analysis_rows(state)
 
 
 def end_row(row: TaskRow, at: str) -> TaskRow:
@@ -207,24 +192,6 @@ def _result(run: RunState) -> str:
     return f"{metric.name or metric.key} {run.measurements[metric.key].value:.4g}; {describe_result(run)}"
 
 
-def _next_analysis_rows(state: StudyState) -> Iterator[TaskRow]:
-    """Yield what the next look will need if the one that is worked for leaves its question open."""
-    design = state.design
-    if design is None or design.screen is not None or state.locked is None:
-        return
-    if state.status not in ("running", "paused") or state.budget_decision is not None:
-        return
-    analysis = max((next_analysis(state, claim.id) for claim in open_hypotheses(state, design)), default=0) + 1
-    if not 1 < analysis <= len(design.looks):
-        return
-    drawn = design.seeds[count_seeds(design, analysis - 1) : count_seeds(design, analysis)]
-    seeds = {arm.name: set(design.seeds_of(arm.name, drawn)) for arm in design.arms}
-    every = [one for one in confirmation_runs(state, all_analyses=True) if one.seed in seeds[one.arm]]
-    why = f"for look {analysis} of {len(design.looks)}, if look {analysis - 1} leaves a question open"
-    for required in islice(missing_runs(planned_runs(state), every), runs_left(state)):
-        yield _row(state, required, 1).add_state("PENDING", "Planned", state.locked.ts, why)
-
-
 MOST_STEPS: Final = 20
 """Most lines on steps of one training."""
 _STAGES: Final[Mapping[Stage, str]] = {
@@ -267,32 +234,13 @@ def training_lines(attempt: AttemptState, progress: AttemptProgress) -> Iterator
         yield TrainingLine(key, at, f"hidden success {progress.hidden_success:.3f} {when}")
 
 
-def tracking_lines(attempt: AttemptState, log: str | None) -> Iterator[TrainingLine]:
-    """Yield the lines on its W&B run: where its log is (see `find_tracking_log`), and its page, as far as known."""
+def tracking_lines(attempt: AttemptState, folder: AttemptFolder, study: Path) -> Iterator[TrainingLine]:
+    """Yield the lines on its W&B run: where its log is in the study's folder, and its page, as far as known."""
     at = datetime.fromisoformat(attempt.launched)
-    if log is not None:
-        yield TrainingLine("log", at, f"W&B log: {log}")
+    if (log := max((folder.path / "wandb").glob("*run-*"), default=None)) is not None:
+        yield TrainingLine("log", at, f"W&B log: {log.relative_to(study).as_posix()}")
     if attempt.url:
         yield TrainingLine("page", at, f"W&B run: {attempt.url}")
-
-
-def outcome_lines(attempt: AttemptState, folder: AttemptFolder) -> Iterator[TrainingLine]:
-    """Yield the lines on an attempt that is over, from the outcome that it wrote; none where it wrote none."""
-    try:
-        outcome = AttemptOutcome.model_validate(read_json(folder.outcome))
-    except ValueError:  # of JSON or of the model: it was killed, or a power cut left half of it
-        return
-    at = datetime.fromisoformat(attempt.ended)
-    stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in outcome.stages.items())
-    yield TrainingLine("end", at, f"{outcome.status} after {outcome.seconds:.0f} s: {stages}")
-    for why, count in outcome.refused.items():
-        yield TrainingLine(f"refused-{why}", at, f"{count} requests of its containers were refused: {why}")
-
-
-def find_tracking_log(folder: AttemptFolder, study: Path) -> str | None:
-    """Return the folder of an attempt's W&B log, relative to the study's; None while there is none."""
-    newest = max((folder.path / "wandb").glob("*run-*"), default=None)
-    return None if newest is None else newest.relative_to(study).as_posix()
 
 
 _AT_ONCE: Final = 200

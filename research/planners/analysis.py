@@ -111,12 +111,11 @@ def _run(
     require_isolation(isolation.sandboxing, f"an {role}")
     if not isinstance(isolation.containers, DockerSandbox):
         raise SandboxError("expected an engine for the study's containers; none answers")
-    archive = pack(files)
-    key = hashlib.sha256(archive + repr(command).encode()).hexdigest()[:12]
+    key = hashlib.sha256(pack(files) + repr(command).encode()).hexdigest()[:12]
     return isolation.containers.run(SandboxSpec(
         name=f"ajet-{study}-{role}-{key}", command=command, directory=Path("/"),
         labels={"study": study, "role": role}, time_limit_s=LIMIT_S, limits=LIMITS,
-        image=isolation.sandboxing.image, archive=archive, results={"result.json": MOST_RESULT},
+        image=isolation.sandboxing.image, files=files, results={"result.json": MOST_RESULT},
     ))  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from research.proposals.actions import DEFAULT_EFFECT, Action, Propose, Replicat
 from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, knobs, value_text
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric, flag_syntax
-from research.proposals.slots import SLOTS
+from research.proposals.slots import SLOTS, does_as_written
 from studies.metrics import kinds
 from studies.records.design import KNOB, MODEL, Design, Hypothesis, Metric
 from studies.records.procedure import Noise
@@ -296,7 +296,12 @@ class PlannerContext(Briefing):
         }
         entries = kinds().values()
         metrics = {flag_syntax(kind): f"{kind.title}; smallest effect {kind.effect:g} of its range" for kind in entries}
-        own = {slot.name: slot.built_in for slot in SLOTS.values() if self.code_allowed or slot.names}
+        job = {spec.name: spec.default for spec in self.fields}
+        own = {
+            slot.name: slot.built_in if does_as_written(slot.name, job) else f"that of the algorithm {job['algorithm']}"
+            for slot in SLOTS.values()
+            if self.code_allowed or slot.names
+        }
         code: dict[str, Any] = {"code": f"may not be proposed any more: {NO_CODE_NOW}"}
         if not self.plays_seen:
             code = {"code": {"built_in": own}}
@@ -339,6 +344,8 @@ class PlannerTurn:
     """The tokens by purpose, with their `cost` where prices are known: the stage, and `tools` for what led to looks."""
     rejected: tuple[str, ...] = ()
     """Why earlier tries of this turn were refused, oldest first."""
+    models: tuple[str, ...] = ()
+    """What an endpoint calls the models that answered."""
     note: str = ""
     """What the planner assumed, for the report."""
     not_tested: tuple[str, ...] = ()
@@ -364,6 +371,7 @@ class PlannerTurn:
             "note": self.note,
             "not_tested": list(self.not_tested),
             **({} if self.left is None else {"left": list(self.left)}),
+            **({"models": list(self.models)} if self.models else {}),
             **({"choices": list(self.choices)} if self.choices else {}),
             **({"spent": {name: dict(each) for name, each in self.spent.items()}} if self.spent else {}),
             **({"looks": [look.payload() for look in self.tool_results]} if self.tool_results else {}),

@@ -289,14 +289,14 @@ def list_explorations(state: StudyState) -> tuple[Mapping[str, Any], ...]:
 
 def _dump_exploration(state: StudyState, planned: PlannedExploration) -> dict[str, Any]:
     plan = planned.plan
-    runs = {run.spec.arm: run for run in state.runs_in("explore") if run.spec.seed == plan.seed}
-    scores: dict[str, float | str] = {}
-    for name, run in runs.items():
+    scores: dict[str, list[float | str]] = {}
+    for run in (run for run in state.runs_in("explore") if run.spec.seed in plan.seeds):
         if run.invalid is not None:
-            scores[name] = run.invalid[0]
+            scores.setdefault(run.spec.arm, []).append(run.invalid[0])
         elif (value := run.measurements.get(run.spec.metric.key)) is not None:
-            scores[name] = round(value.value, _DIGITS)
-    tried = [{"tried": arm.name, "success": scores.get(arm.name, "not made")} for arm in plan.arms]
+            scores.setdefault(run.spec.arm, []).append(round(value.value, _DIGITS))
+    known = {name: own if plan.more_seeds else own[0] for name, own in scores.items()}
+    tried = [{"tried": arm.name, "success": known.get(arm.name, "not made")} for arm in plan.arms]
     return {
         "after_round": planned.round - 1, "environment": plan.environment, "steps": plan.base_job.get("steps"),
         "why": sanitize_line(plan.why), "single_runs_on_search_tasks_which_claim_nothing": tried,

@@ -53,6 +53,7 @@ from studies.records.verdict import ANALYSE, planner_label, quoted
 LONGEST_ANSWER = 50_000
 _MOST_COUNTED: Final = 10**9
 """Tokens of one request or answer that are believed."""
+_MOST_OF_NAME: Final = 120
 _MOST_BRACES = 100
 """Places at which an object is looked for; chatter before it seldom holds more braces."""
 _NAMES = r"(?:\w+:)?(?:think|thinking|thought|reasoning|start_thinking)"
@@ -100,6 +101,8 @@ class ChatCompletion(BaseModel):
 
     choices: list[Choice] = Field(min_length=1)
     usage: Usage | None = None
+    model: Any = None
+    """What the endpoint calls the model that answered."""
 
 
 class UnusableAnswer(Exception):
@@ -232,6 +235,7 @@ class ActionConversation:
         """The last answer to the topic that was refused: it is printed with marks where no better one follows."""
         self._refused: str | None = None
         self._answers: set[str] = set()
+        self._models: dict[str, None] = {}
 
     @property
     def _line(self) -> RetryingEndpoint:
@@ -283,6 +287,8 @@ class ActionConversation:
                 completion = ChatCompletion.model_validate_json(self._fetch_body())
             except ValidationError as error:
                 raise UnusableAnswer(f"the endpoint's reply is no chat completion: {describe(error)}") from error
+            if isinstance(completion.model, str) and (model := sanitize_line(completion.model)[:_MOST_OF_NAME]):
+                self._models[model] = None
             message, ended = completion.choices[0].message, completion.choices[0].finish_reason
             self._count(completion.usage, "tools" if message.tool_calls and self._ways[0][0] else self._context.stage)
             if message.refusal:
@@ -333,18 +339,21 @@ class ActionConversation:
         A cap that is far away is none of an answer: endpoints refuse a bound beyond what their model can write.
         """
         options, read = self._options, len(json.dumps(request)) / _CHARACTERS
-        most = [float(options.planner_tokens or USUAL_TOKENS)]
+        most, caps = [float(options.planner_tokens or USUAL_TOKENS)], list[str]()
         if options.planner_max_tokens is not None:
+            caps.append(f"--planner-max-tokens {options.planner_max_tokens}")
             most.append(options.planner_max_tokens - sum(self._total.values()) - read)
         if options.planner_max_cost is not None:
             spent = options.cost({**self._total, "prompt": self._total["prompt"] + read}) or 0.0
             each = options.cost({"prompt": 0, "completion": 1}) or 1e-9
+            caps.append(f"--planner-max-cost {options.planner_max_cost:g}")
             most.append((options.planner_max_cost - spent) / each)
         if min(most) < _LEAST_ANSWER:
             money = "" if (cost := options.cost(self._total)) is None else f" for {cost:.2f}"
+            tokens = sum(self._total.values())
             raise PlannerFailed(
-                f"expected room for an answer under --planner-max-tokens and --planner-max-cost; found "
-                f"{sum(self._total.values()):,.0f} tokens spent{money}: no model is asked any more"
+                f"expected room for an answer under {' and '.join(caps)}; found {tokens:,.0f} tokens spent{money}: no "
+                "model is asked any more; `ajet study resume` takes a larger cap"
             )
         return int(min(most)) if options.planner_tokens or min(most) < USUAL_TOKENS else None
 
@@ -472,7 +481,7 @@ class ActionConversation:
             rejected=tuple(why for why, _ in self._rejected),
             note=" ".join(filter(None, (*notes, self._line.note))),
             not_tested=(f"{planner_label(PLANNER, self._line.model)}: {quoted(said)}",) if said else (),
-            tool_results=tuple(self._looks), side_actions=tuple(self._side_actions),
+            models=tuple(self._models), tool_results=tuple(self._looks), side_actions=tuple(self._side_actions),
         )  # fmt: skip
 
 

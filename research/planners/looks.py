@@ -48,7 +48,7 @@ from swarm.environments.play import format_message
 from swarm.environments.registry import environments
 from swarm.errors import InvalidRequest
 from swarm.job import KNOB, Job, PathModel
-from swarm.models.folder import model_place
+from swarm.models import model_place
 
 _MOST_SOURCE: Final = 5_000
 """Characters of a brought environment's source."""
@@ -279,8 +279,8 @@ class CurvesRequest(_ArmsRequest):
 class TasksRequest(_ArmsRequest):
     """Tasks before and after training, over all seeds of an arm: success by kind as [before, after, plays]; the shares
     that gained, lost and were never solved; the worst tasks as [number, kind, before, after, plays], with numbers of
-    this answer alone; rewards as {reward: plays}; and pass@k of one policy as {k: [chance, tasks]}, where it played
-    tasks several times."""
+    this answer alone; rewards as {reward: plays}; and where one policy played a task several times, which makes a
+    group, {mean reward: [groups, of them constant: those teach nothing]} and pass@k as {k: [chance, tasks]}."""
 
     quotes = True
 
@@ -305,6 +305,7 @@ class TasksRequest(_ArmsRequest):
                 for number, (task, then, now) in enumerate(worst, start=1)
             ],
             "rewards": {"before": _count_rewards(first), "after": _count_rewards(last)},
+            "reward_groups": {"before": _count_groups(first), "after": _count_groups(last)},
             "pass_at": {"before": _estimate_pass(first), "after": _estimate_pass(last)},
         }
 
@@ -320,6 +321,18 @@ def _group(parts: Iterable[Mapping[str, Any]], name: Callable[[str], str] = lamb
 def _count_rewards(parts: Iterable[Mapping[str, Any]]) -> dict[float, int]:
     counts = Counter(round(float(play["reward"]), 1) for part in parts for play in part["episodes"])
     return dict(sorted(counts.most_common(_MOST_REWARDS)))
+
+
+def _count_groups(parts: Iterable[Mapping[str, Any]]) -> dict[float, list[int]]:
+    counts: dict[float, list[int]] = {}
+    for part in parts:
+        groups: dict[str, list[float]] = {}
+        for play in part["episodes"]:
+            groups.setdefault(play["task_id"], []).append(float(play["reward"]))
+        for rewards in (rewards for rewards in groups.values() if len(rewards) > 1):
+            of = counts.setdefault(round(fmean(rewards), 1), [0, 0])
+            of[:] = of[0] + 1, of[1] + (len(set(rewards)) == 1)
+    return dict(sorted(sorted(counts.items(), key=lambda entry: -entry[1][0])[:_MOST_REWARDS]))
 
 
 def _estimate_pass(parts: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:

@@ -233,8 +233,8 @@ _REPLICATION = (
     "the same comparison, on fresh seeds, in the same or another `environment`, and it is this round's question."
 )
 _EXPLORATION = (
-    "Or you may set `action` to 'explore' to have up to six single runs made first (`environment`, `tried`, `steps`, "
-    "`why`): one seed, search tasks, no claim and no level spent; the job as it is is among them where there is room. "
+    "Or you may set `action` to 'explore' to have up to six things tried first (`environment`, `tried`, `steps`, "
+    "`seeds`, `why`): search tasks, no claim and no level spent; the job as it is is among them where there is room. "
     "You are asked again afterwards, see what came out under `explorations`, and may look at these runs, plays "
     "included; it is a hint of what to ask and never an answer."
 )

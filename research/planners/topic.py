@@ -26,6 +26,7 @@ from research.proposals.arms import EXAMPLE as MODELS_EXAMPLE
 from research.proposals.arms import Scalar
 from research.proposals.flags import Claim, ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import SPEED, RequestedMetric, default_threshold
+from research.proposals.slots import SLOTS
 from research.text import did_you_mean, suggest_from_text
 from studies.metrics import kinds
 from studies.records.design import CONFIGURATION
@@ -77,9 +78,11 @@ def find_uncovered(context: PlannerContext, action: ProposeDesign) -> tuple[str,
     sides += [{knob.field: value} for knob in (action.screen.knobs if action.screen else ()) for value in knob.values]
     values = [value for side in sides for value in side.values() if not isinstance(value, Mapping)]
     values += [action.steps, context.metric.threshold, *(c.smallest_effect for c in claims)]
-    texts = (*(name for side in sides for name in side), *map(str, values), *context.wanted.models.by_name)
+    names = {name for side in sides for name in side}
+    texts = [*names, *map(str, values), *context.wanted.models.by_name]
+    texts += [SLOTS[name].does for name in names & {*SLOTS}]
     known = {"", "success", "come", "steps", action.environment, context.metric.kind, context.metric.of}
-    known |= {name for side in sides for name in side} | {word.name for text in texts for word in cut(text)}
+    known |= names | {word.name for text in texts for word in cut(text)}
     known |= {action.replication.environment} if action.replication else set()
     known |= {"equivalent"} if any(c.sought != "difference" for c in claims) else set()
     known |= words.FRAME | words.FILLERS | words.SEPARATORS | words.HOLDING | words.UP | words.DOWN | words.REPLICATING

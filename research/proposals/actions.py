@@ -434,15 +434,17 @@ class Tried(_ActionModel):
 
 
 class Explore(_ActionModel):
-    """Have single runs made before you ask, on search tasks and one seed: no claim, and no level spent."""
+    """Have a few runs made before you ask, on search tasks: no claim, and no level spent."""
 
     action: Literal["explore"] = "explore"
     environment: Word
     """Name of the environment."""
     tried: tuple[Tried, ...] = Field(min_length=1, max_length=MOST_TRIED)
-    """What is tried, one run each; of fewer than six the job as it is is made too."""
+    """What is tried; of fewer than six the job as it is is made too."""
     steps: StrictInt | None = Field(default=None, ge=1)
     """Training steps of each, of whatever length the time carries; null for half of a whole run."""
+    seeds: StrictInt = Field(default=1, ge=1, le=3)
+    """Runs of each thing tried, on seeds that all share: 1, or more to see how far chance alone moves it."""
     why: str = Field(min_length=1, max_length=MOST_LEFT_OUT)
     """What you want to see, in a sentence."""
 

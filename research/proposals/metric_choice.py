@@ -22,7 +22,10 @@ from studies.records.runs import TRAINING_AREA
 from swarm.environments.registry import environments
 from swarm.job import Job
 
-_EXAMPLES: Final = {"tokens": "200", "transfer": "arith", "logged": "actor/entropy:first10:0..3"}
+_EXAMPLES: Final = {
+    "tokens": "200", "transfer": "arith", "logged": "actor/entropy:first10:0..3", "success-at-tokens": "100000",
+    "success-at-seconds": "60",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

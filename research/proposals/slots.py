@@ -57,6 +57,11 @@ class Slot:
         return source
 
 
+def does_as_written(slot: str, job: Mapping[str, object]) -> bool:
+    """Return whether `built_in` is what a job does: of advantages that is the formula of GRPO alone."""
+    return slot != "advantage" or (job["algorithm"] in ("grpo", "gspo") and bool(job["normalize_advantage"]))
+
+
 SLOTS: Final[Mapping[str, Slot]] = {slot.name: slot for slot in (
     Slot(
         REWARD, "def reward(task: dict, messages: list[dict], outcome: dict) -> float",
@@ -77,8 +82,8 @@ SLOTS: Final[Mapping[str, Slot]] = {slot.name: slot for slot in (
     ),
     Slot(
         "task_weights", "def task_weights(history: list[dict]) -> list[float]",
-        "before each group, with the `id`, `data` and latest `rewards` of every training task; gives how likely "
-        "each is to be played next (0 leaves it out): a curriculum, a mix or a filter",
+        "before each group, with the `id`, `data` and latest `rewards` of every training task; gives how often "
+        "each is to be played, of all that is (0 leaves it out): a curriculum, an order, a mix or a filter",
         "def task_weights(history):\n    return [1.0] * len(history)\n",
     ),
     Slot(

@@ -27,7 +27,7 @@ from research.own_process import thread_variables
 from research.runs.collect import NOTHING_SAID, CollectedEvidence, collect, find_breakdown, measure
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, RunEvaluation, read_progress
 from research.runs.provenance import count_neighbours
-from research.runs.resume import ResumePlan, end_containers, plan_resume, reap_command, transfer_files
+from research.runs.resume import ResumePlan, end_containers, plan_resume, transfer_files
 from research.runs.wandb_log import ReadTracking
 from sandboxes import Exit, Handle, Sandbox, SandboxSpec
 from studies import AttemptState, EventType, RunState, StudyLog, StudyState
@@ -214,7 +214,6 @@ class AttemptLauncher:
             labels=self._labels(run, attempt),
             time_limit_s=_time_limit(state, run),
             trusted=True,
-            after_kill=reap_command(folder) if contained else (),
         )
         return self.sandbox.run(spec)
 

@@ -5,19 +5,14 @@ the cause lay beside the server's record, once where the record may be the cause
 Taken over are evaluations before and during training, which cannot be made again, and a server's folder that no living
 server holds and that has the metrics of every step. Folders are moved, so that each has one user, after the event that
 names the move and before the attempt starts; the server's folder moves last, and all may be done again after a crash.
-
-`python -m research.runs.resume FOLDER` is run by a killed attempt's shim and ends its containers even where no
-controller runs; the controller that records the end does it again. It needs the engine to answer.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from filelock import FileLock, Timeout
@@ -25,15 +20,10 @@ from pydantic import ValidationError
 
 from research.files import read_json, write_bytes
 from research.isolation.mode import Containers
-from research.runs.files import AttemptFolder, AttemptSpec, Evaluation, find_kept_file, read_evaluations, read_progress
-from sandboxes import DockerSandbox, SandboxError
-from sandboxes.docker.engine import connect
+from research.runs.files import AttemptFolder, Evaluation, find_kept_file, read_evaluations, read_progress
+from sandboxes import SandboxError
 from studies import RunState
 from studies.records.runs import AttemptFailed
-
-
-def reap_command(folder: Path) -> tuple[str, ...]:
-    return (sys.executable, "-m", "research.runs.resume", str(folder))
 
 
 def end_containers(sandbox: Containers, labels: Mapping[str, str], folder: AttemptFolder) -> None:
@@ -50,17 +40,6 @@ def end_containers(sandbox: Containers, labels: Mapping[str, str], folder: Attem
             store_evaluation(results[EVALUATION], folder.evaluation("during"), during=True)
     except OSError as error:
         raise SandboxError(f"cannot keep the evaluations during training in {folder.path}: {error}") from error
-
-
-def main() -> int:
-    try:
-        spec = AttemptSpec.model_validate(read_json(AttemptFolder(Path(sys.argv[1])).spec))
-        sandbox = DockerSandbox(Path(spec.containers), connect(os.environ))
-        end_containers(sandbox, spec.labels(), AttemptFolder(Path(sys.argv[1])))
-    except (SandboxError, ValidationError, OSError, ValueError) as error:
-        sys.stderr.write(f"could not end the containers of the attempt in {sys.argv[1]}: {error}\n")
-        return 1
-    return 0
 
 
 ResumeRule = Literal["on", "once", "anew"]
@@ -192,7 +171,3 @@ def transfer_files(source: AttemptFolder, into: AttemptFolder) -> None:
         if (kept := find_kept_file(source)) is not None:
             write_bytes(into.kept, kept.read_bytes())
         os.rename(source.server, into.server)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

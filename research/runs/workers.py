@@ -6,7 +6,7 @@ the shim does, ends them too.
 A container holds the light client and its input alone: training tasks in the client's, hidden ones in an evaluator's.
 All it reaches is its gateway, served outside, whose requests `research.isolation.access_policy` judges. What it leaves
 is taken from the engine's record, checked, and moved into place. Leaving the context ends and removes every container;
-after a kill the controller does (`research.runs.launcher`), or the containers' own time limits.
+after a kill they end by themselves, as nobody serves their gateways, and the controller removes them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from research.runs.files import (
 )
 from research.text import describe
 from sandboxes import ContainerHandle, DockerSandbox, Exit, ExitReason, SandboxError, SandboxSpec
-from sandboxes.docker.archive import pack
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.gateway import PORTS, SERVER_PORT, Gateway
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
@@ -345,9 +344,9 @@ def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder:
     return SandboxSpec(
         name=container_name(spec.labels(), role), command=("python3", "-m", MODULE, *play, *arguments),
         directory=folder.path, environment={"AJET_TOKEN": PLACEHOLDER}, labels={**spec.labels(), "role": role},
-        time_limit_s=spec.time_limit_s, trusted=trusted, image=spec.sandbox.image, archive=pack(files),
+        time_limit_s=spec.time_limit_s, trusted=trusted, image=spec.sandbox.image, files=files,
         results={} if role == "client" else {EVALUATION: most}, exchange=folder.exchange(role),
-        ports={SERVER_PORT: PORTS[SERVER_PORT]},
+        ports={SERVER_PORT: PORTS[SERVER_PORT]}, tied=True,
     )  # fmt: skip
 
 

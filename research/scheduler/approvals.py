@@ -148,8 +148,8 @@ def _cost(state: StudyState, stage: str, limits: StepLimits) -> tuple[int, float
 def _describe_effect(state: StudyState, stage: str) -> str:
     design = state.design
     if stage == EXPLORATION:
-        tried = ", ".join(arm.name for arm in state.explorations[-1].plan.arms)
-        return f"an exploration, which makes no claim: {tried}, one run each"
+        plan = state.explorations[-1].plan
+        return f"an exploration, which makes no claim: {', '.join(arm.name for arm in plan.arms)}, {plan.runs_told}"
     if design is None:
         assert state.noise_plan is not None
         alike = len(state.noise_plan.seeds)

@@ -113,7 +113,7 @@ def exploration_runs(state: StudyState) -> tuple[RequiredRun, ...]:
     if not state.explorations:
         return ()
     plan, runs = state.explorations[-1].plan, planned_runs(state)
-    wanted = tuple(RequiredRun("explore", arm.name, plan.seed) for arm in plan.arms)
+    wanted = tuple(RequiredRun("explore", arm.name, seed) for seed in plan.seeds for arm in plan.arms)
     done = all(required_run in runs and is_over(runs[required_run]) for required_run in wanted)
     return () if done else wanted
 
@@ -217,8 +217,9 @@ def spec_of(state: StudyState, required_run: RequiredRun) -> RunSpec:
         make_noise = zero_lr_spec if required_run.arm == PLUMBING_ARM else noise_spec
         return make_noise(state.id, plan, key, required_run.seed)
     if required_run.phase == "explore":
-        tried = next(each.plan for each in state.explorations if each.plan.seed == required_run.seed)
-        return exploration_spec(state.id, tried, next(arm for arm in tried.arms if arm.name == required_run.arm))
+        tried = next(each.plan for each in state.explorations if required_run.seed in each.plan.seeds)
+        arm = next(arm for arm in tried.arms if arm.name == required_run.arm)
+        return exploration_spec(state.id, tried, arm, required_run.seed)
     design, lock = state.design, state.design_hash
     if design is None or lock is None:
         raise ValueError(f"expected a locked design in study {state.id}; found none to make {required_run} by")

@@ -1,8 +1,7 @@
-"""Archives by which code and tasks enter a container: plain tar, checked as if hostile.
+"""Archives by which code and tasks enter a container: plain tar, packed here from names and contents.
 
-What reaches the engine is never the archive somebody gave but one packed anew from the files that `check` read out
-of it, so that no two readers of tar can differ about it. Nothing but names and contents of regular files survives:
-no owner, no mode, no time, no empty folder. The same files give the same bytes.
+Nobody hands over an archive, so no two readers of tar can differ about one. There is no owner, no mode of a file's own,
+no time, no empty folder. The same files give the same bytes.
 """
 
 from __future__ import annotations
@@ -22,17 +21,12 @@ MOST_FILES = 10_000
 MOST_NAME_BYTES = 512
 MOST_PART_BYTES = 255
 LEFT_OUT = "__pycache__"
-_OVERHEAD_BYTES = 3 * 512 + 2 * MOST_NAME_BYTES
-"""What a member may take besides its content: its headers and padding."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_KINDS = {
-    tarfile.SYMTYPE: "a symbolic link", tarfile.LNKTYPE: "a hard link", tarfile.CHRTYPE: "a device",
-    tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a named pipe", tarfile.GNUTYPE_SPARSE: "a sparse file",
-}  # fmt: skip
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
-    """Return a tar of `files` (path to content); raise SandboxError when a path is not a plain relative one."""
+    """Return a tar of `files` (path to content); SandboxError for too many, or a path that is no plain relative one."""
+    _check_bounds("input", sum(map(len, files.values())), len(files), MOST_BYTES, MOST_FILES)
     _check_names(files)
     return write_tar(files, 0o755)
 
@@ -50,8 +44,8 @@ def write_tar(files: Mapping[str, bytes], mode: int) -> bytes:
     return buffer.getvalue()
 
 
-def pack_folder(folder: Path, *, most_bytes: int = MOST_BYTES, most_files: int = MOST_FILES) -> bytes:
-    """Return a tar of a folder's files, bar dot names and Python's caches; SandboxError for odd or too many ones."""
+def read_folder(folder: Path, *, most_bytes: int = MOST_BYTES, most_files: int = MOST_FILES) -> dict[str, bytes]:
+    """Return a folder's files by path, bar dot names and Python's caches; SandboxError for odd or too many ones."""
     if not folder.is_dir():
         raise SandboxError(f"expected a folder to send into a container; found none at {folder}")
     files: dict[str, bytes] = {}
@@ -61,42 +55,8 @@ def pack_folder(folder: Path, *, most_bytes: int = MOST_BYTES, most_files: int =
         size += len(content)
         _check_bounds(f"folder {folder}", size, len(files) + 1, most_bytes, most_files)
         files[path.relative_to(folder).as_posix()] = content
-    return pack(files)
-
-
-def check(tar: bytes, *, most_bytes: int = MOST_BYTES, most_files: int = MOST_FILES) -> dict[str, bytes]:
-    """Return the files of a plain tar by path; raise SandboxError with what is wrong with it."""
-    if len(tar) > most_bytes + most_files * _OVERHEAD_BYTES:
-        raise SandboxError(f"archive: expected at most {most_bytes} bytes of files; found {len(tar)} bytes of tar")
-    files: dict[str, bytes] = {}
-    try:
-        with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as opened:
-            for path, content in _contents(opened, most_bytes, most_files):
-                if path in files:
-                    raise SandboxError(f"archive: expected every path once; found {path!r} twice")
-                files[path] = content
-    except (tarfile.TarError, ValueError, EOFError, OSError, OverflowError, RecursionError) as error:
-        raise SandboxError(f"archive: expected a plain tar (not compressed); found none ({error})") from error
     _check_names(files)
     return files
-
-
-def _contents(opened: tarfile.TarFile, most_bytes: int, most_files: int) -> Iterator[tuple[str, bytes]]:
-    size = 0
-    for count, member in enumerate(opened, start=1):
-        size += max(0, member.size)
-        _check_bounds("archive", size, count, most_bytes, most_files)
-        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or member.sparse is not None:
-            kind = _KINDS.get(member.type, "a sparse file" if member.sparse is not None else "something else")
-            raise SandboxError(f"archive: expected files and folders only; found {member.name!r}, {kind}")
-        if member.size < 0 or (member.isdir() and member.size):
-            raise SandboxError(f"archive: expected the size of {member.name!r} to be one; found {member.size}")
-        path = member.name.removeprefix("./").rstrip("/")
-        if member.isdir():
-            _check_path(path) if path not in ("", ".") else None
-            continue
-        reader = opened.extractfile(member)
-        yield path, b"" if reader is None else reader.read()
 
 
 def _check_bounds(what: str, size: int, count: int, most_bytes: int, most_files: int) -> None:
@@ -112,7 +72,7 @@ def _check_names(paths: Iterable[str]) -> None:
         _check_path(path)
         for parent in _parents(path):
             if parent in files:
-                raise SandboxError(f"archive: expected {parent!r} to be a file or a folder; found it to be both")
+                raise SandboxError(f"input: expected {parent!r} to be a file or a folder; found it to be both")
 
 
 def _check_path(path: str) -> None:
@@ -129,7 +89,7 @@ def _check_path(path: str) -> None:
         "a path that looks like a compressed file" if path.startswith("BZh") else None
     )  # fmt: skip
     if wrong is not None:
-        raise SandboxError(f"archive: expected plain relative paths; found {wrong}: {path[:200]!r}")
+        raise SandboxError(f"input: expected plain relative paths; found {wrong}: {path[:200]!r}")
 
 
 def _parents(path: str) -> list[str]:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxes.docker import launch
-from sandboxes.docker.engine import ContainerEngine, EngineRefusal, inspect, wrap_errors
+from sandboxes.docker.engine import ContainerEngine, EngineMissing, EngineRefusal, inspect, wrap_errors
 from sandboxes.shim import has_started, write_durably
 from sandboxes.spec import (
     Exit,
@@ -203,8 +203,6 @@ class ContainerHandle(FolderHandle):
         return self._exit()
 
     def logs(self, *, tail_bytes: int = 65_536) -> str:
-        from docker.errors import NotFound
-
         if tail_bytes <= 0:
             return ""
         output, text = self._folder / "output.log", b""
@@ -213,7 +211,7 @@ class ContainerHandle(FolderHandle):
             text = (
                 output.read_bytes() if settled else read_log(self._engine, self._container, out=True, lines=tail_bytes)
             )
-        except NotFound:
+        except EngineMissing:
             with suppress(FileNotFoundError):  # lost, if not settled just now
                 text = output.read_bytes()
         except EngineRefusal:
@@ -264,12 +262,10 @@ class ContainerHandle(FolderHandle):
             write_once(self._folder / "stop.json", asked)
 
     def _try_settle(self) -> None:
-        from docker.errors import NotFound
-
         try:
             with hold_lock(self._folder):
                 self._settle()
-        except NotFound:
+        except EngineMissing:
             return  # removed between two questions: the next look finds it lost
         except EngineRefusal:
             if not self._is_being_removed():
@@ -314,9 +310,7 @@ class ContainerHandle(FolderHandle):
 
     def _signal(self, signal: str) -> None:
         """Signal PID 1; a container that does not run needs none, and the engine resumes one that is paused."""
-        from docker.errors import NotFound
-
-        with suppress(NotFound, EngineRefusal), wrap_errors(self._engine, f"signalling sandbox {self.name}"):
+        with suppress(EngineRefusal), wrap_errors(self._engine, f"signalling sandbox {self.name}"):
             self._engine.client.api.kill(self._container, signal)
 
 
@@ -344,8 +338,6 @@ class DockerSandbox:
             return str(self.engine.client.api.info()["ID"])
 
     def run(self, spec: SandboxSpec) -> ContainerHandle:
-        from docker.errors import NotFound
-
         launch.check(spec)
         folder = self.root / spec.name
         try:
@@ -361,10 +353,10 @@ class DockerSandbox:
                         self.start(spec.name)
                     else:  # it was started, and the folder does not know: starting what has ended would run it again
                         launch.record_start(self.engine_id, folder)
-        except NotFound as error:  # an OSError, too
+        except EngineMissing as error:
             raise SandboxError(
                 f"sandbox {spec.name}: expected its parts to stay in the engine; somebody removed one meanwhile "
-                f"({error.explanation}). Launch it again"
+                f"({error}). Launch it again"
             ) from error
         except OSError as error:
             raise SandboxError(f"cannot launch sandbox {spec.name} in {folder}: {error}") from error

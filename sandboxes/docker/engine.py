@@ -198,19 +198,22 @@ class EngineRefusal(SandboxError):
     """The engine answered, and said no."""
 
 
+class EngineMissing(EngineRefusal):
+    """The engine has no such thing."""
+
+
 @contextmanager
 def wrap_errors(engine: ContainerEngine, what: str) -> Iterator[None]:
-    """Turn the engine's troubles into SandboxError: no answer, but for EngineRefusal. Docker's NotFound passes."""
+    """Turn the engine's troubles into SandboxError: no answer, but for EngineRefusal."""
     from docker.errors import APIError, DockerException, NotFound
     from requests.exceptions import RequestException
     from urllib3.exceptions import HTTPError
 
     try:
         yield
-    except NotFound:
-        raise
     except APIError as error:
-        refusal = EngineRefusal if error.is_client_error() or error.is_server_error() else SandboxError
+        answered = EngineMissing if isinstance(error, NotFound) else EngineRefusal
+        refusal = answered if error.is_client_error() or error.is_server_error() else SandboxError
         raise refusal(f"{what}: the engine at {engine.host} refused: {_line(error.explanation or error)}") from error
     except (DockerException, RequestException, HTTPError, HTTPException, OSError) as error:
         raise SandboxError(
@@ -220,20 +223,14 @@ def wrap_errors(engine: ContainerEngine, what: str) -> Iterator[None]:
 
 
 def inspect(engine: ContainerEngine, container: str) -> Mapping[str, Any] | None:
-    from docker.errors import NotFound
-
-    try:
-        with wrap_errors(engine, f"looking at container {container}"):
-            return cast(Mapping[str, Any], engine.client.api.inspect_container(container))
-    except NotFound:
-        return None
+    with suppress(EngineMissing), wrap_errors(engine, f"looking at container {container}"):
+        return cast(Mapping[str, Any], engine.client.api.inspect_container(container))
+    return None
 
 
 def remove(engine: ContainerEngine, container: str) -> None:
     """Remove a container and the volumes it alone has, dead or alive; nothing happens if there is none."""
-    from docker.errors import NotFound
-
-    with suppress(NotFound), wrap_errors(engine, f"removing container {container}"):
+    with suppress(EngineMissing), wrap_errors(engine, f"removing container {container}"):
         engine.client.api.remove_container(container, v=True, force=True)
 
 

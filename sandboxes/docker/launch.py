@@ -20,8 +20,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sandboxes.docker import archive
-from sandboxes.docker.engine import ContainerEngine, EngineRefusal, inspect, remove, wrap_errors
+from sandboxes.docker.archive import pack
+from sandboxes.docker.engine import ContainerEngine, EngineMissing, EngineRefusal, inspect, remove, wrap_errors
 from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES
 from sandboxes.shim import write_atomic
 from sandboxes.spec import NAME as SANDBOX_NAME
@@ -170,7 +170,7 @@ def container_options(spec: SandboxSpec, installation: str, *, volume: str | Non
 
 
 def loader_options(spec: SandboxSpec, installation: str, volume: str) -> dict[str, Any]:
-    """Return the arguments for the container through which the archive gets into `volume`; it is never started."""
+    """Return the arguments for the container through which files get into `volume`; it is never started."""
     from docker.types import Mount
 
     return {
@@ -189,43 +189,37 @@ CLIENT_LABEL = "ajet.client"
 
 
 def clear(engine: ContainerEngine, name: str, installation: str) -> None:
-    from docker.errors import NotFound
-
     container = container_name(name, installation)
     remove(engine, container)
     remove(engine, f"{container}.loader")
-    with suppress(NotFound), wrap_errors(engine, f"removing volume {container}.input"):
+    with suppress(EngineMissing), wrap_errors(engine, f"removing volume {container}.input"):
         engine.client.api.remove_volume(f"{container}.input", force=True)
 
 
 def make(engine: ContainerEngine, installation: str, spec: SandboxSpec, folder: Path) -> None:
     """Create the container of `spec`, not started; raise SandboxError with nothing left behind if it cannot be."""
-    from docker.errors import NotFound
-
     check_engine(engine, spec)
     check_image(engine, spec)
     clear(engine, spec.name, installation)
     write_atomic(folder / "spec.json", to_json(spec))
     try:
-        volume = None if spec.archive is None else _load(engine, installation, spec, spec.archive)
+        volume = _load(engine, installation, spec) if spec.files else None
         wanted = container_options(spec, installation, volume=volume)
         with wrap_errors(engine, f"creating sandbox {spec.name}"):
             engine.client.containers.create(**wanted)
-    except (EngineRefusal, NotFound):
+    except EngineRefusal:
         clear(engine, spec.name, installation)
         raise
 
 
 def start(engine: ContainerEngine, engine_id: str, installation: str, name: str, folder: Path) -> None:
     """Start the created container; when the engine refuses, nothing is left, and it may be launched again."""
-    from docker.errors import NotFound
-
     container = container_name(name, installation)
     record_start(engine_id, folder)
     try:
         with wrap_errors(engine, f"starting sandbox {name}"):
             engine.client.api.start(container)
-    except (EngineRefusal, NotFound):
+    except EngineRefusal:
         clear(engine, name, installation)
         (folder / "started.json").unlink()
         raise
@@ -253,12 +247,10 @@ def check_engine(engine: ContainerEngine, spec: SandboxSpec) -> None:
 
 def check_image(engine: ContainerEngine, spec: SandboxSpec) -> None:
     """Raise SandboxError unless the image is there, a client image, and has no volume, which nothing would bound."""
-    from docker.errors import NotFound
-
     try:
         with wrap_errors(engine, f"looking at image {spec.image}"):
             config: Mapping[str, Any] = engine.client.images.get(str(spec.image)).attrs["Config"] or {}
-    except NotFound as error:
+    except EngineMissing as error:
         raise SandboxError(
             f"sandbox {spec.name}: expected image {spec.image} in the engine at {engine.host}; found none. "
             "Make it: `ajet sandbox build`"
@@ -284,16 +276,16 @@ def to_json(spec: SandboxSpec) -> dict[str, Any]:
         "labels": dict(spec.labels),
         "time_limit_s": spec.time_limit_s,
         "image": spec.image,
-        "archive_sha256": None if spec.archive is None else hashlib.sha256(spec.archive).hexdigest(),
+        "archive_sha256": hashlib.sha256(pack(spec.files)).hexdigest() if spec.files else None,
         "results": dict(spec.results),
         "created_at": time.time(),
     }
 
 
-def _load(engine: ContainerEngine, installation: str, spec: SandboxSpec, tar: bytes) -> str:
-    packed, volume = archive.pack(archive.check(tar)), f"{container_name(spec.name, installation)}.input"
+def _load(engine: ContainerEngine, installation: str, spec: SandboxSpec) -> str:
+    packed, volume = pack(spec.files), f"{container_name(spec.name, installation)}.input"
     options = loader_options(spec, installation, volume)
-    with wrap_errors(engine, f"loading the archive of sandbox {spec.name}"):
+    with wrap_errors(engine, f"loading the files of sandbox {spec.name}"):
         client = engine.client
         client.api.create_volume(volume, labels=labels(spec, installation, "input"))
         client.containers.create(**options)

@@ -23,7 +23,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -33,7 +33,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from sandboxes.docker.archive import write_tar
-from sandboxes.docker.engine import ContainerEngine, EngineRefusal, wrap_errors
+from sandboxes.docker.engine import ContainerEngine, EngineMissing, EngineRefusal, wrap_errors
 from sandboxes.shim import write_atomic
 from sandboxes.spec import SandboxError, hold_lock
 
@@ -112,13 +112,9 @@ def inspect(engine: ContainerEngine, name: str, cache: Path) -> BaseImage:
 
 
 def identity(engine: ContainerEngine, name: str) -> str | None:
-    from docker.errors import ImageNotFound
-
-    try:
-        with wrap_errors(engine, f"looking for image {name}"):
-            return str(engine.client.images.get(name).id)
-    except ImageNotFound:
-        return None
+    with suppress(EngineMissing), wrap_errors(engine, f"looking for image {name}"):
+        return str(engine.client.images.get(name).id)
+    return None
 
 
 @contextmanager

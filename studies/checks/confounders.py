@@ -4,7 +4,8 @@ A finding that `blocks` makes the verdict invalid unless an amendment accepts it
 the report. What is unknown (None) is compared with nothing.
 - What a run was given and how it was measured must be equal in all runs. A difference that the declared variable brings
   about (optimiser steps by `epochs`) is told as a threat: the claim may be one about the amount of training.
-- Tokens and seconds are partly effects: seconds block only where time is the budget or the metric.
+- Tokens and seconds are partly effects: seconds block only where time is the budget or the metric. What is read off
+  where all have spent alike (`MATCHED`) may train any amount.
 - Images, hardware and neighbours only count by how unlike their spread over the arms is.
 """
 
@@ -19,7 +20,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from studies.checks.conditions import Pair, claim_of, find_undeclared_fields, flatten
-from studies.records.design import KNOB, MODEL, NO_CODE, SLOTS, Design
+from studies.records.design import KNOB, MATCHED, MODEL, NO_CODE, SLOTS, Design
 from studies.records.runs import Conditions
 
 TOKENS_TOLD: Final = 1.25
@@ -119,10 +120,15 @@ class _Pair:
         return sorted(name for name in self.declared if name in fields or name.startswith(KNOB))
 
     @property
+    def matched(self) -> str:
+        """What all runs have spent as much of where the metric is read off them; empty for what is read at an end."""
+        return MATCHED.get(self.design.metric.kind, "")
+
+    @property
     def by_time(self) -> bool:
         """Whether seconds decide what a run learns, as no number of steps ends it, or are what it is judged by."""
         metric = self.design.metric
-        timed = metric.key.startswith(("timing", "perf/", "tokens/")) or metric.unit == "seconds"
+        timed = metric.key.startswith(("timing", "perf/", "tokens/")) or "seconds" in (metric.unit, self.matched)
         return "steps" not in self.design.base_job or timed
 
 
@@ -134,7 +140,7 @@ def lint_conditions(
     arms, declared = claim_of(design, hypothesis, names)
     pair = _Pair(design, declared, (arms[0].name, arms[1].name), (control, treatment))
     left, right = ({**NO_CODE, **design.base_job, **arm.overrides} for arm in arms)
-    same = (_check_same(pair, rule) for rule in _SAME)
+    same = (_check_same(pair, rule) for rule in _SAME if not (rule.amount and pair.matched))
     spread = (_check_spread(pair, field, noun) for field, noun in (("image", "client image"), ("hardware", "hardware")))
     found = chain(same, _check_beginnings(pair), _check_training(pair), _check_errors(pair), spread)
     undeclared = lint_jobs(design, hypothesis, [left], [right], names)
@@ -202,13 +208,13 @@ def _check_beginnings(pair: _Pair) -> Iterator[Violation]:
 
 def _check_training(pair: _Pair) -> Iterator[Violation]:
     tokens = pair.means("tokens", amount=True)
-    if tokens is not None and _ratio(*tokens) >= TOKENS_TOLD and not pair.declared >= _STEPS:
+    if not pair.matched and tokens is not None and _ratio(*tokens) >= TOKENS_TOLD and not pair.declared >= _STEPS:
         amounts = pair.describe(f"{tokens[0]:,.0f}", f"{tokens[1]:,.0f}")
         sentence = f"{amounts} trained tokens a run, {_ratio(*tokens):.2f} times as many"
         causes = ", ".join(pair.causes(_LENGTHS))
         sentence += f": {causes} brings that about" if causes else ""
         yield Violation("unequal_tokens", sentence, blocks=not causes and _ratio(*tokens) >= TOKENS_BLOCK)
-    wall, judged = pair.means("wall_s", amount=True), pair.design.metric.unit == "seconds"
+    wall, judged = pair.means("wall_s", amount=True), "seconds" in (pair.design.metric.unit, pair.matched)
     explained = pair.causes(_COSTS) and (judged or not pair.by_time)
     if wall is not None and _ratio(*wall) >= WALL_TOLD and not explained:
         blocks = pair.by_time and not judged  # where seconds are judged, shorter trainings may be the effect itself

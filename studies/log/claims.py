@@ -97,8 +97,8 @@ def _lock(study: StudyState, event: Event, design: Design, hash: str, file: str)
         raise ImpossibleEvent(f"the lock of round {study.round} does not name the lock of the round before")
     if last is not None and any(seed in before.seeds_used for before in last.rounds for seed in design.seeds):
         raise ImpossibleEvent(f"the lock of round {study.round} names seeds of an earlier round; expected fresh ones")
-    if any(tried.plan.seed in design.seeds for tried in study.explorations):
-        raise ImpossibleEvent("the lock names the seed of an exploration, of which no claim may be made")
+    if any(seed in design.seeds for tried in study.explorations for seed in tried.plan.seeds):
+        raise ImpossibleEvent("the lock names a seed of an exploration, of which no claim may be made")
     if place is not None:
         ledgers = AlphaLedgers.begin(place.of) if last is None else last.ledgers.after(last.outcome)
         try:

@@ -152,6 +152,8 @@ class PlannerAct:
     """Words of the topic that nothing in the design covers, by code; None where nobody looked."""
     choices: tuple[str, ...] = ()
     """What it chose that nobody had asked for, a sentence of code's each."""
+    models: tuple[str, ...] = ()
+    """What its endpoint calls the models that answered."""
 
 
 @dataclass(frozen=True, slots=True)

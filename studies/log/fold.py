@@ -132,12 +132,12 @@ def _add_act(
     study: StudyState, event: Event, action: str, tries: int, tokens: dict[str, int], rejected: tuple[str, ...],
     note: str | None, not_tested: tuple[str, ...] = (), turn: str = "", looks: tuple[dict[str, Any], ...] = (),
     spent: dict[str, dict[str, float]] | None = None, node: str = "", left: tuple[str, ...] | None = None,
-    choices: tuple[str, ...] = (),
+    choices: tuple[str, ...] = (), models: tuple[str, ...] = (),
 ) -> None:  # fmt: skip
     for look in looks:
         AnalysisResult.model_validate(look[MADE]) if MADE in look else None
     told = (action, tries, tokens, rejected, note or "", not_tested, turn, looks, spent or {}, node, left, choices)
-    study.planner_acts.append(PlannerAct(*told))
+    study.planner_acts.append(PlannerAct(*told, models))
 
 
 @rule(EventType.PLANNER_NOTED, EventType.PLANNER_ASKED)
@@ -209,7 +209,12 @@ def _stop(study: StudyState, event: Event, reason: str) -> None:
 
 
 @rule(EventType.STUDY_RESUMED)
-def _resume(study: StudyState, event: Event, served: bool | None = None) -> None:
+def _resume(
+    study: StudyState, event: Event, served: bool | None = None, planner_options: dict[str, float] | None = None
+) -> None:
+    if planner_options:  # caps that a person raised
+        held = study.settings.get("planner_options", {})
+        study.settings = {**study.settings, "planner_options": {**held, **planner_options}}
     was_paused = study.paused_reason is not None
     study.resumed_count += not was_paused
     study.fruitless += not was_paused
@@ -282,7 +287,9 @@ def _derive_spec(study: StudyState, spec: RunSpec) -> RunSpec:
             raise ImpossibleEvent(
                 "expected a run of the exploration that was planned last; found another, or none planned"
             )
-        return exploration_spec(study.id, plan, _arm(plan.arms, spec, "exploration"))
+        if spec.seed not in plan.seeds:
+            raise ImpossibleEvent(f"expected a seed of the exploration; found {spec.seed}")
+        return exploration_spec(study.id, plan, _arm(plan.arms, spec, "exploration"), spec.seed)
     design, lock = study.design, study.design_hash
     if design is None or lock is None or spec.design_hash != lock:
         raise ImpossibleEvent(f"expected a run under the locked design {str(lock)[:12]}")

@@ -233,9 +233,15 @@ class StudyState(RoundState):
         return {name: run for state in (*self.rounds_before, *self.given_up, self) for name, run in state.runs.items()}
 
     @property
+    def answered_by(self) -> tuple[str, ...]:
+        """What the planner's endpoint called the models that answered, a name again only after another one."""
+        names = [name for act in self.planner_acts for name in act.models]
+        return tuple(name for at, name in enumerate(names) if at == 0 or names[at - 1] != name)
+
+    @property
     def seeds_used(self) -> frozenset[int]:
         design, noise = self.locked_design, self.noise_plan
-        seeds: list[int | None] = [tried.plan.seed for tried in self.explorations]
+        seeds: list[int | None] = [seed for tried in self.explorations for seed in tried.plan.seeds]
         if noise is not None:
             seeds += [*noise.seeds, noise.plumbing]
         if design is not None:

@@ -8,6 +8,7 @@ evaluations. Times are read off the centred mean of three evaluations (two at an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -20,6 +21,7 @@ from studies.records.design import Metric, Schedule
 LEAST_POINTS = 4
 """Evaluations of a training that is to have a curve; one that a rule ended early may have fewer."""
 BY_EPISODES: Final = "batch/episodes"
+BY_TOKENS: Final = "tokens/trained"
 BY_SECONDS: Final = "timing_s/step"
 """Metrics of a training step by which curves go; seconds leave the time of evaluations out."""
 LOOKS: Final = 10
@@ -139,23 +141,25 @@ def before_and_after(metric: Metric, run: Results) -> dict[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Success `ys` at `xs`, which grow from 0; `xs` are training episodes, or seconds of training."""
+    """Success `ys` at `xs`, which grow from 0: training episodes, trained tokens, or seconds of training."""
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]
 
     def area(self, horizon: float, most: float = 1.0) -> float:
-        """Return the mean height from 0 to the horizon, cut at `most`, by trapezes; the last value holds beyond the
-        end."""
-        whole = list(zip(self.xs, self.ys, strict=True))
-        points = [(x, min(y, most)) for x, y in whole if x <= horizon]
+        """Return the mean height from 0 to the horizon, cut at `most`, by trapezes."""
+        points = [(x, min(y, most)) for x, y in zip(self.xs, self.ys, strict=True) if x <= horizon]
         if points[-1][0] < horizon:
-            end = whole[-1][1]
-            if len(points) < len(whole):
-                (x0, y0), (x1, y1) = whole[len(points) - 1 : len(points) + 1]
-                end = y0 + (y1 - y0) * (horizon - x0) / (x1 - x0)
-            points.append((horizon, min(end, most)))
+            points.append((horizon, min(self.height(horizon), most)))
         return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(points)) / horizon
+
+    def height(self, x: float) -> float:
+        """Return y at x on the straight line between two evaluations; the last value holds beyond the end."""
+        after = bisect_right(self.xs, x)
+        if after == len(self.xs):
+            return self.ys[-1]
+        (x0, x1), (y0, y1) = self.xs[after - 1 : after + 1], self.ys[after - 1 : after + 1]
+        return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
     def crossing(self, threshold: float) -> float | None:
         """Return where the smoothed curve first reaches the threshold; None where it never does."""

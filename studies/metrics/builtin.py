@@ -7,6 +7,7 @@ to it (Royston and Parmar 2013); the share that reached it is measured beside. R
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from itertools import accumulate
@@ -18,6 +19,7 @@ from studies.checks.training import LEAST_EPISODES, WINDOW_EPISODES, detect_coll
 from studies.metrics.base import (
     BY_EPISODES,
     BY_SECONDS,
+    BY_TOKENS,
     Asked,
     Curve,
     MetricKind,
@@ -30,7 +32,7 @@ from studies.metrics.base import (
     success_curve,
 )
 from studies.metrics.logged import Logged
-from studies.records.design import GAIN, Metric
+from studies.records.design import GAIN, MATCHED, Metric
 from studies.records.procedure import CollapseRule
 from studies.records.runs import TRAINING_AREA, Conditions
 
@@ -228,6 +230,69 @@ class SecondsTo(_TimeTo):
         return asked.horizon_s
 
 
+class _SuccessAt(MetricKind):
+    """Success where so much of what trainings spend is spent, so that arms are compared at equal amounts of it and not
+    at equal steps. A training that ended before has no value; one that a rule of the watchdog ended stays as it was."""
+
+    takes = frozenset({"of"})
+    by: ClassVar[str]
+
+    @abstractmethod
+    def most(self, asked: Asked) -> float:
+        """Return what no training of the job spends more than."""
+
+    def define(self, asked: Asked) -> Metric:
+        spent, most = MATCHED[self.name], self.most(asked)
+        if not re.fullmatch(r"[1-9]\d{0,11}", asked.of) or int(asked.of) > most:
+            bound = f", at most {most:,.0f}" if most < math.inf else ""
+            raise Refused(
+                f"expected a whole number of {spent} that every training comes to{bound}; found {asked.of or 'none'}; "
+                f"give one (--metric {self.name}:{self.form}), or train longer"
+            )
+        at = f"{int(asked.of):,} {spent}"
+        return Metric(
+            key=f"hidden/success_at_{asked.of}_{spent.split()[-1]}", kind=self.name, name=f"hidden success at {at}",
+            meaning=(
+                f"share of hidden episodes in which {asked.measures} once training has spent {at}, on a straight line "
+                "between the evaluations before and after"
+            ),
+            episodes=asked.episodes, of=asked.of, schedule=schedule_of(asked),
+        )  # fmt: skip
+
+    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
+        curve, at = success_curve(run, self.by), int(metric.of)
+        if curve.xs[-1] < at and run.stopped_by is None:
+            raise Refused(
+                f"expected a training of {at:,} {MATCHED[self.name]}; found one that ended after {curve.xs[-1]:,.0f}, "
+                "where nothing is known of it: train longer, or compare at fewer"
+            )
+        return {**before_and_after(metric, run), metric.key: Value(curve.height(at), run.plays)}
+
+
+class SuccessAtTokens(_SuccessAt):
+    """Hidden success at so many trained tokens."""
+
+    name = "success-at-tokens"
+    title = "hidden success once training has spent so many tokens: arms at equal tokens, not steps"
+    form = "TOKENS"
+    by = BY_TOKENS
+
+    def most(self, asked: Asked) -> float:
+        return math.inf if asked.tokens is None else float(asked.horizon * asked.tokens)
+
+
+class SuccessAtSeconds(_SuccessAt):
+    """Hidden success after so many seconds of training, the harness's evaluations left out."""
+
+    name = "success-at-seconds"
+    title = "hidden success after so many seconds of training: arms at equal seconds, not steps"
+    form = "SECONDS"
+    by = BY_SECONDS
+
+    def most(self, asked: Asked) -> float:
+        return math.inf if asked.horizon_s is None else asked.horizon_s
+
+
 class TokensPerTask(_OfPlays):
     """All tokens sampled in an evaluation over the tasks that it solves. It is cut: a policy that solves next to
     nothing counts with the cut, which the design locks; by default what one play may take at most."""
@@ -360,6 +425,6 @@ class MeanFact(_OfPlays):
 
 
 KINDS: Final = (
-    Success, Gain, MeanReward, Area, TrainingArea, EpisodesTo, SecondsTo, TokensPerTask, Transfer, Collapse, MeanFact,
-    Logged,
+    Success, Gain, MeanReward, Area, TrainingArea, EpisodesTo, SecondsTo, SuccessAtTokens, SuccessAtSeconds,
+    TokensPerTask, Transfer, Collapse, MeanFact, Logged,
 )  # fmt: skip

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from pydantic import Field
 
-from studies.records.base import JsonValue, Record
+from studies.records.base import EvolvingRecord, JsonValue
 from studies.records.design import Arm, Design, Metric, RunSpec
 from studies.records.procedure import InterimAnalysis, Phase, RoundPlace
 from studies.records.runs import run_spec
@@ -35,8 +35,10 @@ _ALIKE: Final = 1e-12
 _KEY: Final = object()
 
 
-class Exploration(Record):
-    """What is tried, once each, in short runs that feed no claim and carry its hash in the lock's place."""
+class Exploration(EvolvingRecord):
+    """What is tried, on one to three seeds, in short runs that feed no claim and carry its hash in the lock's place."""
+
+    added_fields: ClassVar = frozenset({"more_seeds"})
 
     why: str = Field(min_length=1, max_length=500)
     """What its planner wants to see, quoted."""
@@ -45,14 +47,24 @@ class Exploration(Record):
     """The job of all of its runs, seed excluded."""
     arms: tuple[Arm, ...] = Field(min_length=1, max_length=MOST_ARMS)
     seed: int
-    """The one training seed, of which no claim may be made."""
+    """The first training seed, of which, as of the others, no claim may be made."""
+    more_seeds: tuple[int, ...] = ()
     metric: Metric
     """What runs are scored by: always on search tasks."""
 
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return (self.seed, *self.more_seeds)
 
-def exploration_spec(study: str, plan: Exploration, arm: Arm) -> RunSpec:
+    @property
+    def runs_told(self) -> str:
+        """How many runs each arm has, in words."""
+        return f"{len(self.seeds)} runs each" if self.more_seeds else "one run each"
+
+
+def exploration_spec(study: str, plan: Exploration, arm: Arm, seed: int) -> RunSpec:
     job = {**plan.base_job, **arm.job_overrides}
-    return run_spec(study, plan.hash(), "explore", arm.name, plan.seed, plan.environment, job, plan.metric)
+    return run_spec(study, plan.hash(), "explore", arm.name, seed, plan.environment, job, plan.metric)
 
 
 def weights(rounds: int) -> tuple[float, ...]:

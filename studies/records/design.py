@@ -47,6 +47,8 @@ SUCCESS: Final = "hidden/success"
 """Key of the metric by which runs are judged unless the model is varied."""
 GAIN: Final = "hidden/success_gain"
 """Key of what a training added: the success after it less that before it, both of the run itself."""
+MATCHED: Final = {"success-at-tokens": "trained tokens", "success-at-seconds": "seconds"}
+"""Kinds of metrics that compare arms at equal amounts of something, not at equal steps, and of what."""
 KNOB: Final = "environment."
 """Before the name of each knob of the environment among a job's fields: `environment.max_turns`."""
 CONFIGURATION: Final = "configuration"

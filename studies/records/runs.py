@@ -13,7 +13,7 @@ from typing import Final
 from pydantic import Field
 
 from studies.records.base import JsonValue, Record, canonical
-from studies.records.design import REWARD, SUCCESS, Arm, Design, Metric, NoisePlan, RunSpec
+from studies.records.design import MATCHED, REWARD, SUCCESS, Arm, Design, Metric, NoisePlan, RunSpec
 from studies.records.procedure import Phase
 
 VETOED: Final = "vetoed"
@@ -227,7 +227,8 @@ def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
 
 
 def screen_metric(metric: Metric) -> Metric:
-    """Return what screens score by: the metric on search tasks; for a time, which short runs cut, the area below."""
+    """Return what screens score by: the metric on search tasks; for a time, which short runs cut, the area below; for
+    success at an amount success after the last step."""
     if metric.threshold is not None and metric.schedule is not None and metric.cut_at is not None:
         return Metric(
             key=f"search/area_below_{metric.threshold:g}", kind=AREA, split="search", episodes=metric.episodes,
@@ -235,6 +236,11 @@ def screen_metric(metric: Metric) -> Metric:
             meaning=f"mean success on search tasks below {metric.threshold:g} over training",
             best=metric.threshold, threshold=metric.threshold, horizon=metric.horizon, schedule=metric.schedule,
             knobs=metric.knobs,
+        )  # fmt: skip
+    if metric.kind in MATCHED:  # which short runs may never come to
+        return Metric(
+            key="search/success", split="search", episodes=metric.episodes, knobs=metric.knobs,
+            meaning=f"share of {metric.episodes} search episodes that are solved after the last step",
         )  # fmt: skip
     key, meaning = (text.replace("hidden", "search") for text in (metric.key, metric.meaning))
     return metric.model_copy(update={"key": key, "meaning": meaning, "split": "search"})

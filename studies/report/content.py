@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from studies.checks.conditions import INITIAL
@@ -315,10 +316,12 @@ def _design_section(state: StudyState, prefix: str) -> Block | None:
 
 def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block | None:
     plan, rows = entry.plan, list[Row]()
-    runs = {run.spec.arm: run for run in state.runs_in("explore") if run.spec.design_hash == plan.hash()}
-    for arm in plan.arms:
+    runs = {
+        (run.spec.arm, run.spec.seed): run for run in state.runs_in("explore") if run.spec.design_hash == plan.hash()
+    }
+    for arm, seed in product(plan.arms, plan.seeds):
         value, before, took, name = "not begun", NONE, NONE, Cell(NONE)
-        if (run := runs.get(arm.name)) is not None:
+        if (run := runs.get((arm.name, seed))) is not None:
             measured, name = run.measurements.get(run.spec.metric.key), Cell(run.run_id, "mono")
             value = run.status if measured is None else number(measured.value, unit=run.spec.metric.unit)
             value = f"invalid: {run.invalid[0]}" if run.invalid is not None else value
@@ -327,8 +330,10 @@ def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block 
             took = duration(run.seconds) if run.seconds else NONE
         rows.append((arm.name, describe_fields(arm.overrides), name, before, value, took))
     how = "evaluated" if plan.metric.kind == TRAINING_AREA else "scored"
+    seeds = ", ".join(map(str, plan.seeds))
+    shared = f"seeds {seeds} for all" if plan.more_seeds else f"one seed for all ({seeds})"
     said = (
-        f"Exploration: {plural(len(plan.arms), 'single run')} in {plan.environment}, one seed for all ({plan.seed}), "
+        f"Exploration: {plural(len(rows), 'single run')} in {plan.environment}, {shared}, "
         f"{how} on {plan.metric.split} tasks. No claim rests on them, and they draw on no ledger."
     )
     why = mark(plan.why, state.rounds)

@@ -302,7 +302,10 @@ def cost_facts(state: StudyState) -> Iterator[Fact]:
 
 
 def planner_facts(state: StudyState) -> Iterator[Fact]:
-    acts = state.planner_acts
+    acts, models = state.planner_acts, state.answered_by
+    if models:
+        changed = "" if len(models) == 1 else f": it changed {plural(len(models) - 1, 'time')} between answers"
+        yield "Planner's model, as its endpoint says", one_line(", then ".join(models[:4]) + changed)
     paid = [sum(each.get("cost", 0.0) for each in act.spent.values()) for act in acts]
     parts = {"Planner tokens": [{**act.tokens, "cost": cost} for act, cost in zip(acts, paid, strict=True)]}
     for purpose in dict.fromkeys(purpose for act in acts for purpose in act.spent):

@@ -46,10 +46,8 @@ def advantages(job: Job, rewards: Sequence[float], groups: Sequence[str], tokens
 
 
 def group_relative(rewards: Sequence[float], groups: Sequence[str], *, normalize: bool) -> list[float]:
-    """Return r_i less its group's mean, over the group's sample standard deviation plus 1e-6 if `normalize`.
-
-    With: GRPO, arXiv 2402.03300, section 4.1.2. Without: Dr. GRPO, arXiv 2503.20783, figure 1.
-    """
+    """Return r_i less its group's mean, over the group's sample standard deviation plus 1e-6 if `normalize`. With:
+    GRPO, arXiv 2402.03300, section 4.1.2. Without: Dr. GRPO, arXiv 2503.20783, figure 1."""
 
     def baseline(own: Sequence[float]) -> tuple[float, float]:
         mean = fmean(own)
@@ -80,10 +78,8 @@ def _subtract_baseline(
 
 def whiten(values: Sequence[float], tokens: Sequence[int]) -> list[float]:
     """Return values less their mean over their standard deviation, both over the *tokens* of the whole batch.
-
     REINFORCE++, arXiv 2501.03262 (global advantage normalisation): an episode counts n_i times; the variance is the
-    sample's, with 1e-8 added. All 0 where all tokens have the same value.
-    """
+    sample's, with 1e-8 added. All 0 where all tokens have the same value."""
     if len({value for value, count in zip(values, tokens, strict=True) if count}) <= 1:
         return [0.0] * len(values)
     total = sum(tokens)
@@ -114,10 +110,8 @@ def call_advantages(
     job: Job, episodes: Sequence[TrainEpisode], tokens: Sequence[Mapping[int, int]]
 ) -> tuple[list[float], dict[int, Mapping[int, float]]]:
     """Return each episode's advantage, and by the numbers of those whose calls differ in it: that of each call.
-
     `tokens` are each episode's sampled tokens by call. An episode's advantage is then the mean over its tokens, or the
-    plain one over its calls where there are none.
-    """
+    plain one over its calls where there are none."""
     groups = [episode.group for episode in episodes]
     rewards = [episode_reward(episode) for episode in episodes]
     plain = advantages(job, rewards, groups, [sum(counts.values()) for counts in tokens])
@@ -155,7 +149,6 @@ def _has_mixed_rewards(episode: TrainEpisode) -> bool:
 
 
 def _raw_values(job: Job, episodes: Sequence[TrainEpisode], rewards: Sequence[float], mixed: set[str]) -> list[_ByCall]:
-    """Return the values before any whitening: rewards, or what they are against their groups' baselines."""
     values = [
         {each.call: each.reward for each in episode.call_rewards} if _has_mixed_rewards(episode) else {_WHOLE: reward}
         for episode, reward in zip(episodes, rewards, strict=True)
@@ -174,7 +167,6 @@ def _raw_values(job: Job, episodes: Sequence[TrainEpisode], rewards: Sequence[fl
 
 
 def _compare(job: Job, episodes: Sequence[TrainEpisode], values: Sequence[_ByCall]) -> None:
-    """Put the advantages of a group's calls into `values`, agent by agent."""
     agents: defaultdict[str, list[tuple[_ByCall, list[tuple[int, float]]]]] = defaultdict(list)
     for episode, own in zip(episodes, values, strict=True):
         by_agent: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)

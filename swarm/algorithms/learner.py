@@ -33,10 +33,8 @@ CPU = torch.device("cpu")
 
 
 def step_size(job: Job, version: int) -> float:
-    """Return AdamW's step size for the update that makes `version` into the next one.
-
-    After warm-up it is that of `transformers.get_scheduler` of the schedule's name.
-    """
+    """Return AdamW's step size for the update that makes `version` into the next one. After warm-up it is that of
+    `transformers.get_scheduler` of the schedule's name."""
     if version < job.lr_warmup_steps:
         return job.learning_rate * version / job.lr_warmup_steps
     if job.lr_schedule == "constant":
@@ -63,7 +61,6 @@ class PolicyUpdate:
 
     @property
     def all_rows(self) -> list[Row]:
-        """The rows of all episodes, in their order."""
         return [row for own in self.rows for row in own]
 
 
@@ -80,9 +77,7 @@ class PolicyLearner(ABC):
 
     @property
     @abstractmethod
-    def version(self) -> int:
-        """Policy version of the present weights."""
-
+    def version(self) -> int: ...
     @abstractmethod
     def _compute_logprobs(self, rows: Sequence[Row], *, reference: bool = False) -> Iterable[tuple[Row, Tensor]]:
         """Yield each row, in any order, with the log-probs (K,) of its sampled tokens: under the present weights, or
@@ -95,9 +90,7 @@ class PolicyLearner(ABC):
     @abstractmethod
     def _gradient(self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate) -> None:
         """Leave the gradient of a minibatch's rows with the optimiser, and count it in `update.sums` and its cost.
-
-        `weights`: of a token, by episode. Raises NotFinite where the loss is no finite number.
-        """
+        `weights`: of a token, by episode. Raises NotFinite where the loss is no finite number."""
 
     @abstractmethod
     def _step(self, size: float, *, last: bool) -> float:
@@ -112,7 +105,6 @@ class PolicyLearner(ABC):
         """End an update all of whose steps were made: what `_undo_steps` needs may be forgotten."""
 
     def update(self, batch: Batch) -> dict[str, float]:
-        """Make one training step: `epochs` passes over the batch, each in `minibatches` optimiser steps."""
         if not batch.episodes:
             raise BackendError(f"step {batch.step}: expected a batch of episodes, found none")
         # those of weight 0 belong to no group and train nothing
@@ -126,13 +118,10 @@ class PolicyLearner(ABC):
                 if row.calls is not None:
                     row.advantages = torch.tensor([advantages[call] for call in row.calls.tolist()])
         update = PolicyUpdate(
-            episodes=batch.episodes,
-            rows=rows,
-            advantages=values,
-            step_size=step_size(self._job, self.version),
+            episodes=batch.episodes, rows=rows, advantages=values, step_size=step_size(self._job, self.version),
             cost=UpdateCost(sum(sum(own.values()) for own in counts)),
             sums=UpdateSums(self.version, self._job.correction_cap),
-        )
+        )  # fmt: skip
         with self.use_devices():
             self._fill_logprobs(update)
             self._train(update)
@@ -209,7 +198,6 @@ class PolicyLearner(ABC):
                 row.sequence = sequence
 
     def _facts(self) -> dict[str, Any]:
-        """Return what a checkpoint says of every learner."""
         return {"version": self.version, "lora_rank": self._job.lora_rank, "mismatch": self._guard.above}
 
     def _require_rank(self, folder: Path, facts: Mapping[str, Any]) -> None:

@@ -60,11 +60,9 @@ def token_log_ratio(present: Tensor, proximal: Tensor) -> Tensor:
 
 
 def sequence_log_ratio(present: Tensor, mean: Tensor) -> Tensor:
-    """Return log s_t (M,), with s_t = sg[s] x pi_t / sg[pi_t]: GSPO, arXiv 2507.18071, equation 14 (GSPO-token).
-
-    mean (M,): log s, the mean log ratio of all tokens of the token's episode (equation 7), without gradient. Every
-    token of an episode has the same value, and its own gradient.
-    """
+    """Return log s_t (M,), with s_t = sg[s] x pi_t / sg[pi_t]: GSPO, arXiv 2507.18071, equation 14 (GSPO-token). mean
+    (M,): log s, the mean log ratio of all tokens of the token's episode (equation 7), without gradient. Every token of
+    an episode has the same value, and its own gradient."""
     return (mean + present - present.detach()).clamp(max=_SEQUENCE_BOUND)
 
 
@@ -80,11 +78,9 @@ def episode_means(values: Tensor, episodes: Tensor) -> Tensor:
 def ppo_surrogate(
     log_ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None
 ) -> Surrogate:
-    """Return -min(r A, clip(r, 1 - low, 1 + high) A): PPO, arXiv 1707.06347, equation 7; all arguments are (M,).
-
-    Two widths: DAPO's clip-higher, arXiv 2503.14476, equation 10. `dual`: where A < 0 the loss is at most -`dual` A
-    (dual-clip PPO, arXiv 1912.09729), so that a token far from the old policy has no gradient.
-    """
+    """Return -min(r A, clip(r, 1 - low, 1 + high) A): PPO, arXiv 1707.06347, equation 7; all arguments are (M,). Two
+    widths: DAPO's clip-higher, arXiv 2503.14476, equation 10. `dual`: where A < 0 the loss is at most -`dual` A
+    (dual-clip PPO, arXiv 1912.09729), so that a token far from the old policy has no gradient."""
     ratio = log_ratio.exp()
     free = -advantages * ratio
     held = -advantages * ratio.clamp(1 - low, 1 + high)
@@ -97,11 +93,9 @@ def ppo_surrogate(
 
 
 def divergence(present: Tensor, reference: Tensor, estimator: Literal["k1", "k2", "k3"]) -> Tensor:
-    """Return an estimate (M,) of KL(present || reference) at the sampled tokens, from their log-probs (M,).
-
-    Schulman, "Approximating KL divergence" (2020); with d = log present - log reference: k1 = d, k2 = d^2 / 2,
-    k3 = exp(-d) + d - 1 (also GRPO, arXiv 2402.03300, equation 4). In k3 d is held within +-20.
-    """
+    """Return an estimate (M,) of KL(present || reference) at the sampled tokens, from their log-probs (M,). Schulman,
+    "Approximating KL divergence" (2020); with d = log present - log reference: k1 = d, k2 = d^2 / 2, k3 = exp(-d) + d -
+    1 (also GRPO, arXiv 2402.03300, equation 4). In k3 d is held within +-20."""
     gap = present - reference
     match estimator:
         case "k1":
@@ -114,12 +108,9 @@ def divergence(present: Tensor, reference: Tensor, estimator: Literal["k1", "k2"
 
 
 def correction_weights(ratio: Tensor, correction: Correction, cap: float) -> Tensor:
-    """Return the factor (M,) of each token's policy loss, given its probability ratio (M,).
-
-    `truncate`: min(ratio, cap), truncated importance sampling at token level (Ionides 2008; V-trace's rho, arXiv
-    1802.01561, equation 1). `mask`: the ratio itself within [1 / cap, cap] and 0 outside (IcePop's double-sided
-    mask). `off`: 1.
-    """
+    """Return the factor (M,) of each token's policy loss, given its probability ratio (M,). `truncate`: min(ratio,
+    cap), truncated importance sampling at token level (Ionides 2008; V-trace's rho, arXiv 1802.01561, equation 1).
+    `mask`: the ratio itself within [1 / cap, cap] and 0 outside (IcePop's double-sided mask). `off`: 1."""
     match correction:
         case "off":
             return torch.ones_like(ratio)

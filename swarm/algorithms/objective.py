@@ -70,7 +70,6 @@ class UpdateSums:
             self._sums["error"] += gaps.abs().clamp(max=LOG_RATIO_BOUND).exp().sum().item()
 
     def merge(self, other: UpdateSums) -> None:
-        """Add the sums of other tokens of the same optimiser steps, as another rank took them."""
         self.steps = max(self.steps, other.steps)
         self.fresh += other.fresh
         for own, theirs in ((self._weighted, other._weighted), (self._sums, other._sums)):
@@ -146,19 +145,15 @@ class Objective:
         self._sequences = job.algorithm == "gspo"
 
     def needs_proximal(self, *, stale: bool) -> bool:
-        """Whether an update must begin with a pass that computes `Tokens.proximal`; `stale`: it has older tokens.
-
-        A single optimiser step has it for nothing, and where every token is of the update's own version the engine's
-        log-probs are of the same weights.
-        """
+        """Whether an update must begin with a pass that computes `Tokens.proximal`; `stale`: it has older tokens. A
+        single optimiser step has it for nothing, and where every token is of the update's own version the engine's
+        log-probs are of the same weights."""
         return self._several and not self._off and stale
 
     @property
     def needs_sequences(self) -> bool:
-        """Whether a minibatch of several micro-batches must begin with a pass that fills `Tokens.sequence`.
-
-        In a single optimiser step the present policy is the proximal one, and every sequence's ratio is 1.
-        """
+        """Whether a minibatch of several micro-batches must begin with a pass that fills `Tokens.sequence`. In a single
+        optimiser step the present policy is the proximal one, and every sequence's ratio is 1."""
         return self._sequences and (self._several or self._off)
 
     def sequences(self, parts: Sequence[tuple[Tensor, Tokens]]) -> list[Tensor]:
@@ -168,12 +163,10 @@ class Objective:
         return list(means.split([len(ratio) for ratio in ratios]))
 
     def loss(self, every: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums) -> Tensor:
-        """Return the share () of M tokens in the loss of their minibatch.
-
-        every (M, V): log-probs under the present weights, at the job's temperature, with gradient. reference (M,): of
-        the sampled tokens under the frozen reference; None where the job has no KL. Where `Tokens.sequence` is needed
-        and missing, all tokens of each episode must be among these.
-        """
+        """Return the share () of M tokens in the loss of their minibatch. every (M, V): log-probs under the present
+        weights, at the job's temperature, with gradient. reference (M,): of the sampled tokens under the frozen
+        reference; None where the job has no KL. Where `Tokens.sequence` is needed and missing, all tokens of each
+        episode must be among these."""
         present = every.gather(-1, tokens.targets[:, None])[:, 0]
         with torch.set_grad_enabled(self._job.entropy_coef > 0 and torch.is_grad_enabled()):
             entropy = losses.entropy(every)

@@ -23,11 +23,9 @@ from swarm.timelines.node import TrainRow
 @dataclass(slots=True, eq=False)
 class Row:
     """One row to train: `ids` (T,) are fed to the model, which at `places` (K,) predicts the sampled `targets` (K,).
-
-    episode: its episode's number in the batch. rollout, versions (K,): the engine's log-probs
-    of the targets and the policy versions it had. proximal, reference (K,): their log-probs under the weights the
-    update began with and under the frozen reference, once somebody computed them. The rest is as `Tokens` has it.
-    """
+    episode: its episode's number in the batch. rollout, versions (K,): the engine's log-probs of the targets and the
+    policy versions it had. proximal, reference (K,): their log-probs under the weights the update began with and under
+    the frozen reference, once somebody computed them. The rest is as `Tokens` has it."""
 
     episode: int
     ids: Tensor
@@ -94,14 +92,11 @@ def _row(number: int, episode: TrainEpisode, row: TrainRow) -> Row:
             f"{rollout[~finite][0]}: the update was refused and the weights are as before"
         )
     return Row(
-        calls=torch.tensor(row.calls)[torch.from_numpy(found)] if row.calls else None,
-        episode=number,
-        ids=torch.from_numpy(ids[: found[-1]]),
-        places=torch.from_numpy(found - 1),
-        targets=torch.from_numpy(ids[found]),
-        rollout=torch.from_numpy(rollout),
+        calls=torch.tensor(row.calls)[torch.from_numpy(found)] if row.calls else None, episode=number,
+        ids=torch.from_numpy(ids[: found[-1]]), places=torch.from_numpy(found - 1),
+        targets=torch.from_numpy(ids[found]), rollout=torch.from_numpy(rollout),
         versions=torch.from_numpy(np.array(row.versions, np.int64)[found]),
-    )
+    )  # fmt: skip
 
 
 def tokens_by_call(rows: Sequence[Row]) -> dict[int, int]:
@@ -130,12 +125,8 @@ def flatten_tokens(
     return Tokens(
         targets=torch.cat([row.targets for row in rows]).to(device),
         rollout=torch.cat([row.rollout for row in rows]).to(device),
-        versions=torch.cat([row.versions for row in rows]).to(device),
-        proximal=own("proximal"),
-        advantages=valued.to(device),
-        weights=torch.tensor(weights)[numbers].repeat_interleave(counts).to(device),
-        episodes=numbers.repeat_interleave(counts).to(device),
-        sequence=own("sequence"),
-        correction=own("correction"),
+        versions=torch.cat([row.versions for row in rows]).to(device), proximal=own("proximal"),
+        advantages=valued.to(device), weights=torch.tensor(weights)[numbers].repeat_interleave(counts).to(device),
+        episodes=numbers.repeat_interleave(counts).to(device), sequence=own("sequence"), correction=own("correction"),
         kept=own("kept"),
-    )
+    )  # fmt: skip

@@ -70,7 +70,6 @@ class FakeRenderer:
     answers: AnswerFormat = HermesFormat(thinks=True)
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
-        """Return the tools, `<|role|>content<|end|>` for each message, and the answer's opening if asked."""
         text = f"<|tools|>{json.dumps(list(tools), ensure_ascii=False)}{EOS_TEXT}" if tools else ""
         text += "".join(f"<|{message.get('role')}|>{format_message(message)}{EOS_TEXT}" for message in messages)
         return text + "<|assistant|>" if generation_prompt else text
@@ -84,7 +83,6 @@ class FakeRenderer:
         return ids
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """Return the text of the bytes; broken UTF-8 is replaced."""
         if special and EOS_ID in ids:
             end = list(ids).index(EOS_ID)
             return self.decode(ids[:end]) + EOS_TEXT + self.decode(ids[end + 1 :], special=True)
@@ -94,9 +92,7 @@ class FakeRenderer:
 
 class FakeEngine:
     """Answers by script, `chunk_size` ids at a time. `hold()` makes every generation wait for `release()`.
-
-    `refuse_next` refuses the next request with that reason; `lose_next` loses the next answer after its first chunk.
-    """
+    `refuse_next` refuses the next request with that reason; `lose_next` loses the next answer after its first chunk."""
 
     guided = False
 
@@ -162,17 +158,14 @@ def fake_logprob(token: int) -> float:
 
 
 def fake_top(token: int, count: int) -> tuple[tuple[int, float], ...]:
-    """Return the made-up likeliest ids at a place where `token` was sampled: it is the first of them."""
     return tuple(((token + step) % EOS_ID if step else token, fake_logprob(token) - step) for step in range(count))
 
 
 class FakeLearner:
-    """Counts versions and keeps the batches it was given; `fail_next` breaks the next update with that reason.
-
-    `hold()` makes updates wait before they do anything, until `release()`; `learning` tells that one waits. With
-    `overlaps`, generations may run meanwhile. `trained` is what its weights hold, and goes into its checkpoints: of
-    each update the step, and of each episode in it the id and the number of sampled tokens.
-    """
+    """Counts versions and keeps the batches it was given; `fail_next` breaks the next update with that reason. `hold()`
+    makes updates wait before they do anything, until `release()`; `learning` tells that one waits. With `overlaps`,
+    generations may run meanwhile. `trained` is what its weights hold, and goes into its checkpoints: of each update the
+    step, and of each episode in it the id and the number of sampled tokens."""
 
     def __init__(self, engine: FakeEngine, *, overlaps: bool = False) -> None:
         self._engine = engine

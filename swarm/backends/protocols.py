@@ -61,11 +61,9 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One completion to generate: `sampling` after `prompt_ids` (P,).
-
-    `name` is of this request alone. `session` is what it has in common with others that continue one another, an
-    episode: an engine of several replicas sends them to one, where the prefix that they share is cached. "": nothing.
-    """
+    """One completion to generate: `sampling` after `prompt_ids` (P,). `name` is of this request alone. `session` is
+    what it has in common with others that continue one another, an episode: an engine of several replicas sends them to
+    one, where the prefix that they share is cached. "": nothing."""
 
     name: str
     prompt_ids: Sequence[int]
@@ -117,11 +115,8 @@ class Engine(Protocol):
         """Policy version that serves: of what begins to be generated from now on."""
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
-        """Yield chunks until one has `finish`.
-
-        RequestRefused, nearly always before the first chunk, and RequestLost are about this request alone. Any other
-        BackendError says that the engine broke, for all of them.
-        """
+        """Yield chunks until one has `finish`. RequestRefused, nearly always before the first chunk, and RequestLost
+        are about this request alone. Any other BackendError says that the engine broke, for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +130,9 @@ class CallReward:
 
 @dataclass(frozen=True, slots=True)
 class TrainEpisode:
-    """A finished training episode: its group, its reward and its rows.
-
-    `call_rewards` are of its trained calls, of all of them or, where each is worth `reward`, of none. However many rows
-    it has, it weighs `weight`; one of weight 0 changes neither the loss, nor any gradient, denominator or baseline.
-    """
+    """A finished training episode: its group, its reward and its rows. `call_rewards` are of its trained calls, of all
+    of them or, where each is worth `reward`, of none. However many rows it has, it weighs `weight`; one of weight 0
+    changes neither the loss, nor any gradient, denominator or baseline."""
 
     episode_id: str
     group: str
@@ -167,50 +160,34 @@ class Learner(Protocol):
         """Policy version of the present weights: 0 at first, one more after each update."""
 
     def update(self, batch: Batch) -> Mapping[str, float]:
-        """Make one training step; return its metrics by verl's names.
-
-        The new weights are of `version`, one more than before, and serve no later than `Backend.publish` returns.
-        """
+        """Make one training step; return its metrics by verl's names. The new weights are of `version`, one more than
+        before, and serve no later than `Backend.publish` returns."""
 
     def save(self, folder: Path) -> None:
-        """Write weights, optimiser, RNG and version to `folder`, atomically (a temporary name, then rename).
-
-        Raises DiskFull, or OSError of NO_ROOM, where the disk is full; the same again must be possible then.
-        """
+        """Write weights, optimiser, RNG and version to `folder`, atomically (a temporary name, then rename). Raises
+        DiskFull, or OSError of NO_ROOM, where the disk is full; the same again must be possible then."""
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote; raise BackendError if `folder` holds no whole checkpoint.
-
-        As after an update, what was restored serves no later than `Backend.publish` returns.
-        """
+        """Restore what `save` wrote; raise BackendError if `folder` holds no whole checkpoint. As after an update, what
+        was restored serves no later than `Backend.publish` returns."""
 
 
 class Backend(Protocol):
     """One policy with its engine, learner and renderer."""
 
     @property
-    def engine(self) -> Engine:
-        """What generates."""
-
+    def engine(self) -> Engine: ...
     @property
-    def learner(self) -> Learner:
-        """What learns."""
-
+    def learner(self) -> Learner: ...
     @property
-    def renderer(self) -> Renderer:
-        """What renders and decodes."""
-
+    def renderer(self) -> Renderer: ...
     @property
-    def model_name(self) -> str:
-        """Name served under /v1/models."""
-
+    def model_name(self) -> str: ...
     def publish(self) -> None:
         """Serve the learner's present weights: returns once all that generates has them and `Engine.version` says so.
-
-        Blocks, off the event loop, and is never called beside another call of the learner. DiskFull: the same must
-        be possible again. Any other BackendError where it cannot be done. Either way nothing goes on with older weights
-        under the new version's name.
-        """
+        Blocks, off the event loop, and is never called beside another call of the learner. DiskFull: the same must be
+        possible again. Any other BackendError where it cannot be done. Either way nothing goes on with older weights
+        under the new version's name."""
 
     async def start(self) -> None:
         """Load or make the model and begin to serve; raise BackendError with the reason if that fails."""
@@ -224,10 +201,8 @@ class Backend(Protocol):
 
     @property
     def probs_tolerance(self) -> float | None:
-        """Most by which engine and learner may differ on a sampled token's probability under the same weights.
-
-        The learner says how much they do as `training/rollout_probs_diff_max`. None where it does not.
-        """
+        """Most by which engine and learner may differ on a sampled token's probability under the same weights. The
+        learner says how much they do as `training/rollout_probs_diff_max`. None where it does not."""
 
     def weights(self) -> str | None:
         """Return the sha256 of all weights that serve now, an adapter's too; None where nobody can say. Reads all."""

@@ -62,10 +62,8 @@ _NOISE = 0.1
 
 
 def number_codes(numbers: int, width: int) -> torch.Tensor:
-    """Return one code per number from 0, (numbers, width), by torch's present random numbers.
-
-    Each is a random projection of (cos, sin)(2 pi n / period) over the periods, with root mean square of about 0.2.
-    """
+    """Return one code per number from 0, (numbers, width), by torch's present random numbers. Each is a random
+    projection of (cos, sin)(2 pi n / period) over the periods, with root mean square of about 0.2."""
     values_N1 = torch.arange(numbers, dtype=torch.float32)[:, None]
     angles_NP = 2.0 * math.pi * values_N1 / torch.tensor(_PERIODS)
     circles_NF = torch.cat([angles_NP.cos(), angles_NP.sin()], dim=1)
@@ -270,20 +268,12 @@ def ensure_tiny(spec: TinyModel, environment: str, models: Path, progress: Progr
 def _make_model(spec: TinyModel, environment: Environment, folder: Path, progress: Progress | None) -> None:
     tokenizer = _tokenizer(environment)
     config = transformers.LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=spec.hidden_size,
-        intermediate_size=2 * spec.hidden_size,
-        num_hidden_layers=spec.layers,
-        num_attention_heads=max(1, spec.hidden_size // spec.head_size),
-        num_key_value_heads=max(1, spec.hidden_size // spec.head_size),
-        head_dim=spec.head_size,
-        max_position_embeddings=TINY_CONTEXT,
-        tie_word_embeddings=False,
-        initializer_range=0.05,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+        vocab_size=len(tokenizer), hidden_size=spec.hidden_size, intermediate_size=2 * spec.hidden_size,
+        num_hidden_layers=spec.layers, num_attention_heads=max(1, spec.hidden_size // spec.head_size),
+        num_key_value_heads=max(1, spec.hidden_size // spec.head_size), head_dim=spec.head_size,
+        max_position_embeddings=TINY_CONTEXT, tie_word_embeddings=False, initializer_range=0.05, bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(spec.seed)
         model = transformers.LlamaForCausalLM(config)

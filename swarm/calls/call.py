@@ -111,18 +111,11 @@ class Call:
 
     @classmethod
     async def open(
-        cls,
-        inference: InferenceContext,
-        claims: Claims,
-        episode: LeasedEpisode,
-        request: CompletionRequest,
-        agent: str,
+        cls, inference: InferenceContext, claims: Claims, episode: LeasedEpisode, request: CompletionRequest, agent: str
     ) -> Call:
-        """Make the prompt and the sampling plan of what an open episode's `agent` asks, and start the call.
-
-        Raises InvalidRequest for what cannot be honoured, and what the key's owner is told where its episode ends
-        while the prompt is made.
-        """
+        """Make the prompt and the sampling plan of what an open episode's `agent` asks, and start the call. Raises
+        InvalidRequest for what cannot be honoured, and what the key's owner is told where its episode ends while the
+        prompt is made."""
         rollout, tools = inference.rollout, visible_tools(request)
         playing = partial(rollout.renew_episode, claims)
         episode, prompt = await inference.prompts.build(episode, playing, request.messages, tools)
@@ -143,7 +136,6 @@ class Call:
 
     @property
     def generating(self) -> bool:
-        """The engine works for it."""
         return any(answer.generating for answer in self._answers)
 
     @contextlib.contextmanager

@@ -158,10 +158,8 @@ class TextStream:
         return self._release(len(self._text) - self._held)
 
     def _advance(self, *, final: bool) -> None:
-        """Decode the new ids together with the few before them, which some tokenizers need for their spaces.
-
-        Ids through `end` end with a whole character, or with one that stays broken.
-        """
+        """Decode the new ids together with the few before them, which some tokenizers need for their spaces. Ids
+        through `end` end with a whole character, or with one that stays broken."""
         before = self._decode(self._ids[self._start : self._stable])
         text = self._decode(self._ids[self._start :])
         end = len(self._ids)
@@ -202,11 +200,9 @@ Emit = Callable[[SampledPiece], None]
 
 
 class AnswerGeneration:
-    """Answer number `choice` of a call. Runs once; its fields are whole when `run` returns.
-
-    `name` is unique and the same for a request that was sent again; tool calls are named after it.
-    `session` is the episode's, for an engine that keeps what its calls share.
-    """
+    """Answer number `choice` of a call. Runs once; its fields are whole when `run` returns. `name` is unique and the
+    same for a request that was sent again; tool calls are named after it. `session` is the episode's, for an engine
+    that keeps what its calls share."""
 
     def __init__(
         self, backend: Backend, prompt: Prompt, plan: SamplingPlan, name: str, choice: int, session: str = ""
@@ -279,17 +275,12 @@ class AnswerGeneration:
         parent = self.prompt.parent
         prompt_tokens = len(self.prompt.prompt_ids)
         return Reply(
-            answer=self.answer,
-            call_ids=self._call_ids,
-            finish=self.finish,
-            stop=self._text.stopped_at,
+            answer=self.answer, call_ids=self._call_ids, finish=self.finish, stop=self._text.stopped_at,
             prompt_tokens=prompt_tokens,
             cached_tokens=prompt_tokens - len(self.prompt.context) if parent is not None else 0,
-            sampled_tokens=len(self.ids),
-            version=self.versions[-1],
-            key=self.name,
+            sampled_tokens=len(self.ids), version=self.versions[-1], key=self.name,
             tokens=tuple(token for said in self._pieces for token in said.tokens),
-        )
+        )  # fmt: skip
 
     @property
     def _call_ids(self) -> tuple[str, ...]:

@@ -46,11 +46,9 @@ class PromptBuilder:
         messages: Sequence[Message],
         tools: Sequence[Tool],
     ) -> tuple[LeasedEpisode, Prompt]:
-        """Return the episode and the prompt of a call; `again` returns the episode after a wait, or raises.
-
-        Raises InvalidRequest for messages or tools the template refuses. Nothing is waited for between making the
-        prompt that is returned and returning it.
-        """
+        """Return the episode and the prompt of a call; `again` returns the episode after a wait, or raises. Raises
+        InvalidRequest for messages or tools the template refuses. Nothing is waited for between making the prompt that
+        is returned and returning it."""
         known: dict[str, Sequence[int]] = {}
 
         def encode(text: str) -> Sequence[int]:
@@ -93,12 +91,9 @@ class _NotEncoded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """How an answer is sampled and read.
-
-    stops: strings that end it. tools: what the model was shown. one_call: its first tool call ends it.
-    streamed: pieces are wanted as they come. tokens: each sampled id is wanted with its text and log-prob.
-    guided_by: the field that asked for the grammar. trained: what is sampled is learned.
-    """
+    """How an answer is sampled and read. stops: strings that end it. tools: what the model was shown. one_call: its
+    first tool call ends it. streamed: pieces are wanted as they come. tokens: each sampled id is wanted with its text
+    and log-prob. guided_by: the field that asked for the grammar. trained: what is sampled is learned."""
 
     sampling: Sampling
     stops: tuple[str, ...] = ()

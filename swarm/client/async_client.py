@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
 
+from swarm import wire
 from swarm.client.episode import Agent, Episode, EpisodeResult, HasId, Result, RolloutSummary, TaskT
 from swarm.client.rollout import CLEANUP_TIMEOUT_S, WAIT_S, Place, RolloutLoop, StreamTasks, retry_until_ready
 from swarm.client.transport import Connectable, Transport
@@ -32,36 +33,12 @@ from swarm.errors import (
     to_invalid_request,
 )
 from swarm.snapshot import HistoryPage, Snapshot
-from swarm.wire import (
-    EVALUATION_STREAM,
-    EXPORT_HEADER,
-    AwaitedAdvantages,
-    BeginRequest,
-    CheckpointList,
-    EpisodeKind,
-    EpisodeList,
-    EpisodeRecord,
-    EraseRequest,
-    Erasure,
-    ExportCounts,
-    GivenAdvantages,
-    Lease,
-    Released,
-    ReleaseReason,
-    ReleaseRequest,
-    ServerState,
-    SharesRequest,
-    Status,
-    StreamList,
-    TaskListKnown,
-    fingerprint,
-)
 
 if TYPE_CHECKING:
     from swarm.job import Job
 
 
-_SERVING = {ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING}
+_SERVING = {wire.ServerState.ROLLING, wire.ServerState.ROLLING_POST, wire.ServerState.WEIGHT_SYNCING}
 _POLL_S = 0.2
 _MOST_OWNER = 128
 EPISODE_TIMEOUT_S = 600.0
@@ -92,7 +69,7 @@ class AsyncSwarmClient(Connectable):
         self._token = token
         self._code = code
         self._secret = secrets.token_hex(32)
-        mark = f":{fingerprint(self._secret)}"
+        mark = f":{wire.fingerprint(self._secret)}"
         self.url = self._transport.url
         """The server's address."""
         self.owner = (owner or f"{socket.gethostname()}:{os.getpid()}")[: _MOST_OWNER - len(mark)] + mark
@@ -109,9 +86,9 @@ class AsyncSwarmClient(Connectable):
         """Close all connections."""
         await self._transport.close()
 
-    async def status(self, *, within_s: float | None = None) -> Status:
+    async def status(self, *, within_s: float | None = None) -> wire.Status:
         """Return what the server is doing; Unreachable where it does not say so `within_s`, if that is given."""
-        return await self._get(Status, "/status", within_s)
+        return await self._get(wire.Status, "/status", within_s)
 
     async def job(self) -> Job | None:
         """Return the loaded job, or None."""
@@ -122,13 +99,11 @@ class AsyncSwarmClient(Connectable):
         except NotFound:
             return None
 
-    async def ensure_training(self, job: Job, *, timeout_s: float = 600.0) -> Status:
-        """Make the server train `job` and return once it serves; nothing happens if it does so already.
-
-        Raises JobConflict when it trains another job, ServerFailed when booting fails, EngineUnavailable when it
-        does not serve within `timeout_s`.
-        """
-        if (await self.status()).state is ServerState.OFFLINE:
+    async def ensure_training(self, job: Job, *, timeout_s: float = 600.0) -> wire.Status:
+        """Make the server train `job` and return once it serves; nothing happens if it does so already. Raises
+        JobConflict when it trains another job, ServerFailed when booting fails, EngineUnavailable when it does not
+        serve within `timeout_s`."""
+        if (await self.status()).state is wire.ServerState.OFFLINE:
             await self._transport.call("POST", "/job", self._token, json.dumps(job.value()).encode())
             await self._transport.call("POST", "/engine/start", self._token, b"")
         deadline, known = time.monotonic() + timeout_s, {job.digest()}
@@ -149,32 +124,30 @@ class AsyncSwarmClient(Connectable):
                 known.add(str(status.job_digest))
             if status.state in _SERVING:
                 return status
-            if status.state is ServerState.FAILED:
+            if status.state is wire.ServerState.FAILED:
                 raise ServerFailed(f"the server failed: {status.reason}")
             if time.monotonic() > deadline:
                 raise EngineUnavailable(f"the server is still {status.state} after {timeout_s:g} s")
             await asyncio.sleep(_POLL_S)
 
-    async def stop(self) -> Status:
+    async def stop(self) -> wire.Status:
         """Stop the engine: tracking is finished, the server is OFFLINE."""
-        return await self._post(Status, "/engine/stop")
+        return await self._post(wire.Status, "/engine/stop")
 
     async def begin(
         self,
         task: TaskT,
         *,
-        kind: EpisodeKind = "train",
+        kind: wire.EpisodeKind = "train",
         stream: str = "default",
         wait_s: float = 0.0,
         timeout_s: float | None = None,
     ) -> Episode[TaskT]:
-        """Begin one episode of a task; raises Throttled when there is no room within `wait_s`.
-
-        Who begins training episodes by hand plays each task `group_size` times: a group that nobody goes on
-        with is dropped after `lease_ttl_s`. `timeout_s` is how long the episode may take (`swarm.wire.BeginRequest`).
-        """
+        """Begin one episode of a task; raises Throttled when there is no room within `wait_s`. Who begins training
+        episodes by hand plays each task `group_size` times: a group that nobody goes on with is dropped after
+        `lease_ttl_s`. `timeout_s` is how long the episode may take (`swarm.wire.BeginRequest`)."""
         try:
-            asked = BeginRequest(
+            asked = wire.BeginRequest(
                 task_id=task.id, stream=stream, kind=kind, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s
             )
         except ValidationError as error:
@@ -185,59 +158,57 @@ class AsyncSwarmClient(Connectable):
         self, tasks: StreamTasks[TaskT], *, wait_s: float = 0.0, timeout_s: float | None = None
     ) -> Episode[TaskT]:
         """Begin one training episode of the stream's next place, whose task the server chooses; raises as `begin`.
-
-        First what was begun by anybody and not brought to its end, then the next task of the pass. The stream's list
-        is named before: `register_tasks`.
-        """
+        First what was begun by anybody and not brought to its end, then the next task of the pass. The stream's list is
+        named before: `register_tasks`."""
         lease = await self._begin(
-            BeginRequest(tasks=tasks.digest, stream=tasks.stream, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s)
+            wire.BeginRequest(
+                tasks=tasks.digest, stream=tasks.stream, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s
+            )
         )
         return Episode(self._transport, lease, tasks[lease.task_id])
 
     async def register_tasks(self, tasks: Iterable[TaskT], stream: str = "default") -> StreamTasks[TaskT]:
-        """Name the tasks of a stream, in the order in which they are to be played; any number of clients share them.
-
-        A stream has one list for ever: JobConflict where it has other tasks, ValueError for none. The order counts
-        that came first.
-        """
+        """Name the tasks of a stream, in the order in which they are to be played; any number of clients share them. A
+        stream has one list for ever: JobConflict where it has other tasks, ValueError for none. The order counts that
+        came first."""
         named = StreamTasks(stream, tasks)
-        if not (await self._post(TaskListKnown, "/streams/tasks", named.request(with_ids=False))).known:
-            await self._post(TaskListKnown, "/streams/tasks", named.request(with_ids=True))
+        if not (await self._post(wire.TaskListKnown, "/streams/tasks", named.request(with_ids=False))).known:
+            await self._post(wire.TaskListKnown, "/streams/tasks", named.request(with_ids=True))
         return named
 
-    async def erase(self, secret: str, episodes: Sequence[str]) -> Erasure:
+    async def erase(self, secret: str, episodes: Sequence[str]) -> wire.Erasure:
         """Delete the tokens of episodes whose owner's name has the `fingerprint` of this secret (`swarm.wire`)."""
-        return await self._post(Erasure, "/owners/erase", EraseRequest(secret=secret, episodes=tuple(episodes)))
+        return await self._post(
+            wire.Erasure, "/owners/erase", wire.EraseRequest(secret=secret, episodes=tuple(episodes))
+        )
 
-    async def give_up_open(self, reason: ReleaseReason) -> int:
+    async def give_up_open(self, reason: wire.ReleaseReason) -> int:
         """Have the server fence what is open under this client's name, also by others that bear it within theirs.
+        Returns how many episodes that were."""
+        asked = wire.ReleaseRequest(secret=self._secret, reason=reason)
+        return (await self._post(wire.Released, "/owners/release", asked)).episodes
 
-        Returns how many episodes that were.
-        """
-        asked = ReleaseRequest(secret=self._secret, reason=reason)
-        return (await self._post(Released, "/owners/release", asked)).episodes
-
-    async def episodes(self, limit: int = 100) -> EpisodeList:
+    async def episodes(self, limit: int = 100) -> wire.EpisodeList:
         """Return the newest episodes."""
-        return await self._get(EpisodeList, f"/episodes?limit={limit}")
+        return await self._get(wire.EpisodeList, f"/episodes?limit={limit}")
 
-    async def episode(self, episode: str) -> EpisodeRecord:
+    async def episode(self, episode: str) -> wire.EpisodeRecord:
         """Return one episode with every token; raises NotFound if there is none of this id."""
-        return await self._get(EpisodeRecord, f"/episodes/{quote(episode, safe='')}")
+        return await self._get(wire.EpisodeRecord, f"/episodes/{quote(episode, safe='')}")
 
-    async def export(self, to: Path, episode: str | None = None) -> ExportCounts:
+    async def export(self, to: Path, episode: str | None = None) -> wire.ExportCounts:
         """Write one episode, or all the server knows, to a file of JSON lines; return what was listed for it."""
         query = "" if episode is None else "?" + urlencode({"episode": episode})
         headers = await self._transport.download(f"/samples{query}", self._token, to)
-        return ExportCounts.model_validate_json(headers.get(EXPORT_HEADER, "{}"))
+        return wire.ExportCounts.model_validate_json(headers.get(wire.EXPORT_HEADER, "{}"))
 
     async def model(self) -> str:
         """Return the name of the model that serves, as calls name it."""
         return await self._transport.ask(lambda told: str(told["data"][0]["id"]), "GET", "/v1/models", self._token)
 
-    async def checkpoints(self) -> CheckpointList:
+    async def checkpoints(self) -> wire.CheckpointList:
         """Return the checkpoints that are kept, the newest first."""
-        return await self._get(CheckpointList, "/checkpoints")
+        return await self._get(wire.CheckpointList, "/checkpoints")
 
     async def snapshot(self, *, within_s: float | None = None) -> Snapshot:
         """Return what the server does at a glance; NotFound from a server of an earlier release, else as `status`."""
@@ -247,32 +218,30 @@ class AsyncSwarmClient(Connectable):
         self, after: int = 0, keys: Iterable[str] = (), limit: int = 100, *, newest: bool = False
     ) -> HistoryPage:
         """Return what finished steps above `after` measured, at most `limit` of them (500): the first, or the newest.
-
         Of each all metrics, or those of the keys; `stream/*` names all that begin so. NotFound from a server of an
-        earlier release.
-        """
+        earlier release."""
         named = {"keys": ",".join(names)} if (names := list(keys)) else {}
         asked = {"after": after, "limit": limit, **({"newest": "true"} if newest else {}), **named}
         return await self._get(HistoryPage, f"/history?{urlencode(asked)}")
 
-    async def streams(self) -> StreamList:
+    async def streams(self) -> wire.StreamList:
         """Return where every stream stands."""
-        return await self._get(StreamList, "/streams")
+        return await self._get(wire.StreamList, "/streams")
 
-    async def share(self, shares: Mapping[str, float]) -> StreamList:
+    async def share(self, shares: Mapping[str, float]) -> wire.StreamList:
         """Give streams new shares, by name and in any unit, from the next group that begins (needs the admin role)."""
         try:
-            asked = SharesRequest(shares=shares)
+            asked = wire.SharesRequest(shares=shares)
         except ValidationError as error:
             raise InvalidRequest(f"expected a share above 0 for each stream, found {dict(shares)!r}") from error
-        return await self._post(StreamList, "/streams", asked)
+        return await self._post(wire.StreamList, "/streams", asked)
 
-    async def advantages(self, given: GivenAdvantages | None = None) -> AwaitedAdvantages:
+    async def advantages(self, given: wire.GivenAdvantages | None = None) -> wire.AwaitedAdvantages:
         """Return the batch that waits for advantages (a job's `external_advantages`), or an empty one; if some are
         `given`, after training took them."""
         if given is None:
-            return await self._get(AwaitedAdvantages, "/advantages")
-        return await self._post(AwaitedAdvantages, "/advantages", given)
+            return await self._get(wire.AwaitedAdvantages, "/advantages")
+        return await self._post(wire.AwaitedAdvantages, "/advantages", given)
 
     async def rollout(
         self,
@@ -319,15 +288,17 @@ class AsyncSwarmClient(Connectable):
         timeout_s: float = EPISODE_TIMEOUT_S,
         worst: Result = 0.0,
     ) -> list[EpisodeResult]:
-        """Let `agent` play each task `samples` times in evaluation episodes; results by task, then sample.
-
-        A play that the agent fails, by an error or by more than `timeout_s`, is worth `worst`, is not solved, and says
-        why (`failed`). AgentFailed where plays fail again and again before they call the model.
-        """
+        """Let `agent` play each task `samples` times in evaluation episodes; results by task, then sample. A play that
+        the agent fails, by an error or by more than `timeout_s`, is worth `worst`, is not solved, and says why
+        (`failed`). AgentFailed where plays fail again and again before they call the model."""
         known = list(tasks)
         rollout = RolloutLoop(agent, timeout_s, worst)
         begin = partial(
-            self.begin, kind="eval", stream=EVALUATION_STREAM, wait_s=WAIT_S, timeout_s=timeout_s + CLEANUP_TIMEOUT_S
+            self.begin,
+            kind="eval",
+            stream=wire.EVALUATION_STREAM,
+            wait_s=WAIT_S,
+            timeout_s=timeout_s + CLEANUP_TIMEOUT_S,
         )
         places = (Place(sample, partial(begin, task)) for task in known for sample in range(samples))
         await rollout.play(places, concurrency)
@@ -348,8 +319,8 @@ class AsyncSwarmClient(Connectable):
         body = b"" if asked is None else asked.model_dump_json(exclude_none=True).encode()
         return await self._transport.ask(kind.model_validate, "POST", path, self._token, body)
 
-    async def _begin(self, asked: BeginRequest) -> Lease:
-        return await self._post(Lease, "/episodes", asked.model_copy(update={"code": self._code}))
+    async def _begin(self, asked: wire.BeginRequest) -> wire.Lease:
+        return await self._post(wire.Lease, "/episodes", asked.model_copy(update={"code": self._code}))
 
 
 def _places_of_chosen(

@@ -44,11 +44,8 @@ class ChatReply:
 
 
 class Episode(Generic[TaskT]):
-    """A lease on one play of a task.
-
-    `base_url` and `api_key` are all that an agent written for OpenAI's API needs; `chat` is the cheap way for
-    one that is not. Neither can set a reward: `end` does, with the lease's own token.
-    """
+    """A lease on one play of a task. `base_url` and `api_key` are all that an agent written for OpenAI's API needs;
+    `chat` is the cheap way for one that is not. Neither can set a reward: `end` does, with the lease's own token."""
 
     def __init__(self, transport: Transport, lease: Lease, task: TaskT) -> None:
         self._transport = transport
@@ -70,18 +67,14 @@ class Episode(Generic[TaskT]):
         """Answers that `chat` gave; those that an agent asks for by another way are not counted."""
 
     def key_of(self, agent: str) -> str:
-        """Return the key with which one of the episode's agents makes its calls: its name says who made them.
-
-        Also for code that cannot set the header `X-Ajet-Agent`. InvalidKey from a server of an earlier release.
-        """
+        """Return the key with which one of the episode's agents makes its calls: its name says who made them. Also for
+        code that cannot set the header `X-Ajet-Agent`. InvalidKey from a server of an earlier release."""
         return f"{self.api_key}/{quote(agent, safe='')}" if agent else self.api_key
 
     async def chat(self, /, messages: Sequence[Message], *, agent: str = "", **params: Any) -> ChatReply:
-        """Ask the policy for its next message; `params` are those of OpenAI's chat completions.
-
-        `agent` says which of the episode's agents asks. Raises InvalidRequest for what is not honoured, LeaseLost or
-        EpisodeEnded once the episode is over.
-        """
+        """Ask the policy for its next message; `params` are those of OpenAI's chat completions. `agent` says which of
+        the episode's agents asks. Raises InvalidRequest for what is not honoured, LeaseLost or EpisodeEnded once the
+        episode is over."""
         body = json.dumps({"model": self.model, "messages": messages, **params}).encode()
         raw = await self._transport.call("POST", "/v1/chat/completions", self.key_of(agent), body)
         self.last_call = time.monotonic()
@@ -90,10 +83,8 @@ class Episode(Generic[TaskT]):
         return ChatReply(choice["message"]["content"] or "", choice["finish_reason"], raw)
 
     def openai(self, agent: str = "") -> AsyncOpenAI:
-        """Return OpenAI's own client, set to this episode and one of its agents (needs the package `openai`).
-
-        It has connections of its own: use it in an `async with`, or close it.
-        """
+        """Return OpenAI's own client, set to this episode and one of its agents (needs the package `openai`). It has
+        connections of its own: use it in an `async with`, or close it."""
         from openai import AsyncOpenAI, DefaultAioHttpClient
 
         return AsyncOpenAI(base_url=self.base_url, api_key=self.key_of(agent), http_client=DefaultAioHttpClient())
@@ -126,21 +117,12 @@ class Episode(Generic[TaskT]):
         return await self._post(EndAck, "end", ended)
 
     async def prepare(
-        self,
-        reward: float,
-        success: bool | None = None,
-        weight: float = 1.0,
-        *,
-        decider: Episode[Any] | None = None,
-        by_call: Mapping[int, float] | None = None,
-        by_agent: Mapping[str, float] | None = None,
+        self, /, reward: float, success: bool | None = None, *, decider: Episode[Any] | None = None, **worth: Any
     ) -> Ack:
-        """End the episode subject to its team's decision: what becomes of `decider` (None: it is the one itself).
-
-        `swarm.client.teams.Team` does this for all of a team.
-        """
+        """End the episode, as `end` does, subject to its team's decision: what becomes of `decider` (None: of itself).
+        `swarm.client.teams.Team` does this for all of a team."""
         link = {"decider": decider.address, "decider_token": decider.lease.lease_token} if decider is not None else {}
-        ended = end_request(reward=reward, success=success, weight=weight, by_call=by_call, by_agent=by_agent)
+        ended = end_request(reward=reward, success=success, **worth)
         asked = PrepareRequest.model_validate({**ended.model_dump(), **link})
         return await self._post(Ack, "prepare", asked)
 
@@ -240,11 +222,6 @@ class RolloutSummary:
     reward_mean: float
     success_mean: float | None
     dropped: dict[str, int]
-
-
-def facts_of(result: Result) -> Mapping[str, float]:
-    """Return the named numbers of an agent's answer; none for an answer without."""
-    return dict(getattr(result, "facts", None) or {})
 
 
 def parse_reward(result: Result) -> tuple[float, bool | None]:

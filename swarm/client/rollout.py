@@ -38,7 +38,6 @@ from swarm.client.episode import (
     TaskT,
     UnusableReward,
     WrongResult,
-    facts_of,
     parse_reward,
 )
 from swarm.client.threads import background
@@ -106,12 +105,10 @@ def _causes(error: BaseException | None) -> Iterator[tuple[BaseException, int | 
 
 
 def find_retry_after_s(error: BaseException) -> float | None:
-    """Return how long an API that answered 429 asked to wait, 0 where it did not say; None for any other error.
-
-    The errors of openai, anthropic, httpx, requests, aiohttp and urllib are known by what they carry: a status (as
+    """Return how long an API that answered 429 asked to wait, 0 where it did not say; None for any other error. The
+    errors of openai, anthropic, httpx, requests, aiohttp and urllib are known by what they carry: a status (as
     `status_code` or `status`, their own or their response's), and a Retry-After header; an agent's own error may have
-    `status_code` and `retry_after`.
-    """
+    `status_code` and `retry_after`."""
     limited = next((cause for cause, status in _causes(error) if status == 429), None)
     if limited is None:
         return None
@@ -136,9 +133,7 @@ def is_server_error(error: BaseException) -> bool:
 
 def away_code(error: BaseException) -> str | None:
     """Return the code by which a swarm server said that it cannot serve now, or is not reached; None for other errors.
-
-    SDKs raise errors of their own for what it answers, which quote its code.
-    """
+    SDKs raise errors of their own for what it answers, which quote its code."""
     for cause, status in _causes(error):
         if isinstance(cause, EngineUnavailable | Unreachable):
             return cause.code
@@ -219,10 +214,8 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
 
     @abstractmethod
     async def _finish(self, episode: PlayT, sample: int, answer: AnswerT, failed: Exception | None = None) -> bool:
-        """End what was played with what its agent answered, or is worth as it `failed`, and note the result.
-
-        Returns whether it counts.
-        """
+        """End what was played with what its agent answered, or is worth as it `failed`, and note the result. Returns
+        whether it counts."""
 
     @abstractmethod
     def _worst_answer(self, episode: PlayT, error: Exception) -> AnswerT | None:
@@ -313,10 +306,8 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         return playing.result()
 
     async def _handle_failure(self, episode: PlayT, sample: int, error: Exception, limits: LimitPauses) -> bool:
-        """Count what an agent failed, or give it up; return whether its place is filled all the same.
-
-        It says nothing of the agent if the server is away or cannot write, or an API's rate limit failed it.
-        """
+        """Count what an agent failed, or give it up; return whether its place is filled all the same. It says nothing
+        of the agent if the server is away or cannot write, or an API's rate limit failed it."""
         reason = f"{type(error).__name__}: {error}"
         limit_s = None if isinstance(error, WrongResult | UnusableReward) else find_retry_after_s(error)
         if limit_s is None and not is_server_error(error) and (worst := self._worst_answer(episode, error)) is not None:
@@ -425,8 +416,9 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
             self.dropped[ended.reason or ended.state] += 1
             return False
         version, reason = episode.lease.policy_version, f"{type(failed).__name__}: {failed}" if failed else ""
+        facts = dict(getattr(answer, "facts", None) or {})
         self.results.append(
-            EpisodeResult(episode.task.id, sample, reward, success, version, facts_of(answer), ended.tokens, reason)
+            EpisodeResult(episode.task.id, sample, reward, success, version, facts, ended.tokens, reason)
         )
         if failed and ended.tokens == 0:  # it broke before it called the model: so it may each time
             self._fail(failed)
@@ -441,9 +433,7 @@ async def retry_until_ready(
     patience_s: float | None = None,
 ) -> T:
     """Return what a call gives once the server is ready; raise what says that it is `away` after `patience_s` of that.
-
-    By default after ENGINE_OFF_S.
-    """
+    By default after ENGINE_OFF_S."""
     deadline = time.monotonic() + (ENGINE_OFF_S if patience_s is None else patience_s)
     while True:
         try:
@@ -497,10 +487,8 @@ class StreamTasks(Generic[TaskT]):
         return self._of[task_id]
 
     def request(self, *, with_ids: bool) -> TaskList:
-        """Return what names the list to the server; without the ids it asks whether they are known there.
-
-        Raises InvalidRequest for a stream or ids that no server can know.
-        """
+        """Return what names the list to the server; without the ids it asks whether they are known there. Raises
+        InvalidRequest for a stream or ids that no server can know."""
         ids = self._ids if with_ids else None
         try:
             return TaskList(stream=self.stream, digest=self.digest, count=len(self._ids), ids=ids)

@@ -95,11 +95,8 @@ def _playing(verb: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
 
 
 class SwarmClient(_Blocking, Connectable):
-    """A blocking client of one swarm server; use as a context manager.
-
-    The methods are those of `AsyncSwarmClient`; agents are plain functions of a `SyncEpisode`, and one that hangs is
-    left behind after its `timeout_s`.
-    """
+    """A blocking client of one swarm server; use as a context manager. The methods are those of `AsyncSwarmClient`;
+    agents are plain functions of a `SyncEpisode`, and one that hangs is left behind after its `timeout_s`."""
 
     def __init__(self, url: str, token: str, *, owner: str | None = None, code: str | None = None) -> None:
         self._bridge, self._inner = background(), AsyncSwarmClient(url, token, owner=owner, code=code)

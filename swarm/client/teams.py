@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from swarm import errors
 from swarm.client.async_client import EPISODE_TIMEOUT_S, AsyncSwarmClient
 from swarm.client.episode import AgentFailed, Episode, HasId, Result, end_request, parse_reward
 from swarm.client.rollout import (
@@ -41,18 +42,6 @@ from swarm.client.rollout import (
     run_shielded,
 )
 from swarm.client.transport import Transport
-from swarm.errors import (
-    EngineUnavailable,
-    EpisodeEnded,
-    InvalidRequest,
-    JobFinished,
-    LeaseLost,
-    NotFound,
-    SwarmError,
-    TeamAborted,
-    Throttled,
-    Unreachable,
-)
 from swarm.wire import EVALUATION_STREAM, Ack
 
 T = TypeVar("T")
@@ -65,8 +54,8 @@ _LONGEST_WAIT_S: Final = 2.0
 _ANSWER_S: Final = 0.5
 """How long a cancelled begin is waited for."""
 _NO_TEAM: Final = "another member of its team had no room, or could not begin"
-_PASSING: Final = (Unreachable, EngineUnavailable, Throttled)
-_OVER: Final = (LeaseLost, EpisodeEnded, NotFound)
+_PASSING: Final = (errors.Unreachable, errors.EngineUnavailable, errors.Throttled)
+_OVER: Final = (errors.LeaseLost, errors.EpisodeEnded, errors.NotFound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +99,13 @@ class Team:
         self, episodes: Mapping[str, Episode[Any]], *, decider: str | None = None, patience_s: float = RETRY_TIMEOUT_S
     ) -> None:
         if not episodes:
-            raise InvalidRequest("expected the episodes of a team by role, found none")
+            raise errors.InvalidRequest("expected the episodes of a team by role, found none")
         self.episodes = dict(episodes)
         self._trained = [role for role, episode in self.episodes.items() if episode.kind == "train"]
         able = self._trained or list(self.episodes)
         self.decider = decider or able[0]
         if self.decider not in able:
-            raise InvalidRequest(f"expected a decider among {sorted(able)}, found {self.decider!r}")
+            raise errors.InvalidRequest(f"expected a decider among {sorted(able)}, found {self.decider!r}")
         self._patience_s = patience_s
         self._deciding = False
 
@@ -141,7 +130,7 @@ class Team:
     async def heartbeat(self, by: Transport | None = None) -> None:
         """Keep all leases alive that can be; what is lost is met by who plays."""
         for failure in await asyncio.gather(*(e.heartbeat(by) for e in self.episodes.values()), return_exceptions=True):
-            if isinstance(failure, BaseException) and not isinstance(failure, SwarmError):
+            if isinstance(failure, BaseException) and not isinstance(failure, errors.SwarmError):
                 raise failure
 
     async def end(self, rewards: Mapping[str, Result]) -> Mapping[str, Ack]:
@@ -153,7 +142,9 @@ class Team:
         the decider's server went away at the very moment of the decision: `settle` finds out which way it went.
         """
         if rewards.keys() != self.episodes.keys():
-            raise InvalidRequest(f"expected a reward for each of {sorted(self.episodes)}, found {sorted(rewards)}")
+            raise errors.InvalidRequest(
+                f"expected a reward for each of {sorted(self.episodes)}, found {sorted(rewards)}"
+            )
         ends: dict[str, dict[str, Any]] = {}
         for role, result in rewards.items():
             reward, success = parse_reward(result)
@@ -168,16 +159,14 @@ class Team:
                 await self._retry(self.episodes[self.decider].commit)
             except _OVER as error:
                 await self.abort("its team was aborted")
-                raise TeamAborted(f"the team's time was up before it was decided: {error}") from error
+                raise errors.TeamAborted(f"the team's time was up before it was decided: {error}") from error
             decided = await self._pass_on(ended=True)
         return decided | await self._end_evaluations(ends)
 
     async def abort(self, reason: str = "", *, failed: bool = False) -> Mapping[str, Ack]:
-        """Give all episodes up, as the agent `failed` or for another reason.
-
-        Returns what each server says, by role (`open` for one that does not answer).
-        A team that was decided by then is ended all the same; where nobody knows, the others are left as they are.
-        """
+        """Give all episodes up, as the agent `failed` or for another reason. Returns what each server says, by role
+        (`open` for one that does not answer). A team that was decided by then is ended all the same; where nobody
+        knows, the others are left as they are."""
         if not self._deciding:
             return await self._pass_on(ended=False, reason=reason, failed=failed)
         first = await self._tell(self.decider, ended=False, reason=reason)
@@ -189,7 +178,7 @@ class Team:
         """Ask what was decided, wherever this team was left, and pass it on; what is undecided is left as it is."""
         try:
             state = (await self._retry(self.episodes[self.decider].outcome)).state
-        except NotFound:
+        except errors.NotFound:
             state = "aborted"
         if state in ("open", "prepared"):
             return {role: await self._retry(self.episodes[role].outcome) for role in self._trained}
@@ -205,11 +194,11 @@ class Team:
         results = await asyncio.gather(*map(prepare, self._trained), return_exceptions=True)
         for role, error in zip(self._trained, results, strict=True):
             if error is not None:
-                with suppress(SwarmError):
+                with suppress(errors.SwarmError):
                     await self.abort(f"{role} could not be prepared")
-                if not isinstance(error, SwarmError):
+                if not isinstance(error, errors.SwarmError):
                     raise error
-                raise TeamAborted(f"{role} could not be ended, so the whole team is aborted: {error}") from error
+                raise errors.TeamAborted(f"{role} could not be ended, so the whole team is aborted: {error}") from error
 
     async def _pass_on(self, *, ended: bool, reason: str = "its team aborted", failed: bool = False) -> dict[str, Ack]:
         """Tell every server the decision, the decider's first; one that does not answer is left for later."""
@@ -225,9 +214,9 @@ class Team:
             try:
                 closing = episode.commit if ended else partial(episode.abort, reason, failed=failed)
                 return await self._retry(closing, patience_s)
-            except (EpisodeEnded, LeaseLost):
+            except (errors.EpisodeEnded, errors.LeaseLost):
                 return await self._retry(episode.outcome, patience_s)
-        except NotFound:
+        except errors.NotFound:
             return Ack(episode_id=episode.id, state="aborted")
         except _PASSING:
             return Ack(episode_id=episode.id, state="prepared" if ended else "open")
@@ -241,7 +230,7 @@ class Team:
                 return await self._retry(partial(self.episodes[role].end, **ends[role]))
             except (*_OVER, *_PASSING) as error:
                 if not self._trained:
-                    raise TeamAborted(f"{role} could not be ended: {error}") from error
+                    raise errors.TeamAborted(f"{role} could not be ended: {error}") from error
                 return Ack(episode_id=self.episodes[role].id, state="fenced")
 
         return dict(zip(roles, await asyncio.gather(*map(end, roles)), strict=True))
@@ -326,10 +315,8 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
 
     async def begin(self, task: HasId | None = None) -> Team:
         """Begin an evaluation episode of a task at every member, or one of the leader's next task, whose comes first.
-
         Raises JobFinished once all jobs are finished, Throttled where a member has no room, and what a member's server
-        says, once each has answered, so that no episode is forgotten: what was begun is given back.
-        """
+        says, once each has answered, so that no episode is forgotten: what was begun is given back."""
         begun: dict[str, Episode[Any]] = {}
         decider = None
         try:
@@ -359,9 +346,9 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
                 begin = client.begin_next(self._named[role], wait_s=WAIT_S, timeout_s=allowed_s)
                 begun[role] = await _shield_begin(begin)
                 return role
-            except JobFinished:
+            except errors.JobFinished:
                 self._note_finished(role)
-        raise JobFinished("the jobs of all members are finished")
+        raise errors.JobFinished("the jobs of all members are finished")
 
     async def _follow(self, begun: dict[str, Episode[Any]], role: str, leader: Episode[Any]) -> None:
         """Begin the leader's task at another member, and keep the leases of those begun until there is room."""
@@ -372,9 +359,9 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
             try:
                 begun[role] = await _shield_begin(begin(wait_s=wait_s))
                 return
-            except JobFinished:
+            except errors.JobFinished:
                 self._note_finished(role)
-            except Throttled:
+            except errors.Throttled:
                 if self.dropped.total() != lost or time.monotonic() > deadline:
                     raise
                 await asyncio.gather(*(episode.heartbeat() for episode in begun.values()))
@@ -418,7 +405,7 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
                 )
         try:
             await episode.end(answer)
-        except Unreachable:  # the decider went away as it decided: which way?
+        except errors.Unreachable:  # the decider went away as it decided: which way?
             if (await episode.settle())[episode.decider].state != "ended":
                 await episode.end(answer)
         self.results.append(
@@ -453,19 +440,17 @@ def _parse_rewards(answer: Any, roles: list[str]) -> dict[str, tuple[float, bool
 
 
 async def _require_members(clients: Mapping[str, AsyncSwarmClient], leader: str | None = None) -> None:
-    """Raise InvalidRequest for clients that can be no team, before anything is begun.
-
-    There must be one at least, each of a server of its own that has a job, and of those that train the group sizes must
-    be equal: each task is played as often at one as at the other.
-    """
+    """Raise InvalidRequest for clients that can be no team, before anything is begun. There must be one at least, each
+    of a server of its own that has a job, and of those that train the group sizes must be equal: each task is played as
+    often at one as at the other."""
     if not clients:
-        raise InvalidRequest("expected a client for each role of the team, found none")
+        raise errors.InvalidRequest("expected a client for each role of the team, found none")
     if leader is not None and leader not in clients:
-        raise InvalidRequest(f"expected a decider among {sorted(clients)}, found {leader!r}")
+        raise errors.InvalidRequest(f"expected a decider among {sorted(clients)}, found {leader!r}")
     urls: dict[str, str] = {}
     for role, client in clients.items():
         if (other := urls.setdefault(client.url, role)) != role:
-            raise InvalidRequest(
+            raise errors.InvalidRequest(
                 f"expected a server of its own for each role, found {other} and {role} both at {client.url}; start "
                 "another server, or, where one model plays both, let one agent make all calls in one episode "
                 "(client.rollout)"
@@ -473,11 +458,13 @@ async def _require_members(clients: Mapping[str, AsyncSwarmClient], leader: str 
     statuses = dict(zip(clients, await asyncio.gather(*(c.status() for c in clients.values())), strict=True))
     for role, status in statuses.items():
         if status.group_size is None:
-            raise InvalidRequest(f"the server of {role} has no job yet; call ensure_training(job) of its client first")
+            raise errors.InvalidRequest(
+                f"the server of {role} has no job yet; call ensure_training(job) of its client first"
+            )
     sizes = {role: status.group_size for role, status in statuses.items() if not status.finished}
     if len(set(sizes.values())) > 1:
         found = ", ".join(f"{role} {size}" for role, size in sizes.items())
-        raise InvalidRequest(
+        raise errors.InvalidRequest(
             f"expected one group_size in the jobs of all members, as a team plays each task equally often at every "
             f"server; found {found}; give their jobs the same (episodes_per_step may differ)"
         )

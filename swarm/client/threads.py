@@ -30,10 +30,8 @@ class Bridge:
         self.loop = loop
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` in the loop and wait for it; an interrupt cancels it, and lets it clean up for GOODBYE_S.
-
-        Raises RuntimeError in the loop's own thread, which would wait for itself.
-        """
+        """Run `work` in the loop and wait for it; an interrupt cancels it, and lets it clean up for GOODBYE_S. Raises
+        RuntimeError in the loop's own thread, which would wait for itself."""
         running = None
         with suppress(RuntimeError):  # no loop runs in this thread
             running = asyncio.get_running_loop()
@@ -75,11 +73,9 @@ def background() -> Bridge:
 
 
 async def run_in_thread(function: Callable[..., T], *arguments: Any, most_left: int = MOST_LEFT) -> T:
-    """Call a function in a thread of its own and wait for it; a cancelled wait leaves the thread behind.
-
-    What is no ordinary exception (SystemExit, StopIteration) arrives as a RuntimeError that names it. Raises
-    TimeoutError when `most_left` calls that nobody waits for any more have not returned.
-    """
+    """Call a function in a thread of its own and wait for it; a cancelled wait leaves the thread behind. What is no
+    ordinary exception (SystemExit, StopIteration) arrives as a RuntimeError that names it. Raises TimeoutError when
+    `most_left` calls that nobody waits for any more have not returned."""
     _left_behind.difference_update([thread for thread in _left_behind if not thread.is_alive()])
     if len(_left_behind) >= most_left:
         raise TimeoutError(f"{len(_left_behind)} calls took too long and have not returned yet; no other is made")

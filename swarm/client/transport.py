@@ -64,10 +64,8 @@ class Transport:
             self._session = None
 
     async def call(self, method: str, path: str, key: str, body: bytes | None = None) -> Any:
-        """Send one request to `path` (or to an absolute address) and return the answer's JSON.
-
-        Raises the server's error (`swarm.errors`), Unreachable when nothing answers, UnknownAnswer for what is no JSON.
-        """
+        """Send one request to `path` (or to an absolute address) and return the answer's JSON. Raises the server's
+        error (`swarm.errors`), Unreachable when nothing answers, UnknownAnswer for what is no JSON."""
         address = path if path.startswith("http") else self.url + path
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
 
@@ -163,10 +161,8 @@ class Connectable:
     def from_home(
         cls, name: str | None = None, *, home: Path | str | None = None, role: Role = "admin", owner: str | None = None
     ) -> Self:
-        """Return a client of a server of this machine, by its name; Unreachable where it does not run.
-
-        `home` is the installation's folder: AJET_HOME, else `.ajet`, where it is left out.
-        """
+        """Return a client of a server of this machine, by its name; Unreachable where it does not run. `home` is the
+        installation's folder: AJET_HOME, else `.ajet`, where it is left out."""
         root = Path(home or os.environ.get("AJET_HOME") or ".ajet").expanduser().absolute()
         folder = server_folder(root, name)
         called = "" if name is None else f" called {name}"

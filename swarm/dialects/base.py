@@ -35,12 +35,10 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class RequestedSampling:
-    """How the client would like the answer sampled; None where it does not say.
-
-    stop: strings that end the answer. json_schema: the answer must be JSON of this schema ({} for any object).
-    others: fields that change the sampling distribution and that no engine here applies (`logit_bias`,
-    `min_p`, penalties, ...), by name, where they ask for something.
-    """
+    """How the client would like the answer sampled; None where it does not say. stop: strings that end the answer.
+    json_schema: the answer must be JSON of this schema ({} for any object). others: fields that change the sampling
+    distribution and that no engine here applies (`logit_bias`, `min_p`, penalties, ...), by name, where they ask for
+    something."""
 
     max_tokens: int | None = None
     temperature: float | None = None
@@ -88,13 +86,10 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One finished generation.
-
-    call_ids: the id of each tool call of `answer`. finish: why sampling ended; a dialect says `tool_calls` (or its
-    own word for it) where an answer that was not cut has any. tokens: filled where log-probs were asked for. key:
-    names the call in its episode and is the same for a request that was sent again; what the client gets must not
-    betray more.
-    """
+    """One finished generation. call_ids: the id of each tool call of `answer`. finish: why sampling ended; a dialect
+    says `tool_calls` (or its own word for it) where an answer that was not cut has any. tokens: filled where log-probs
+    were asked for. key: names the call in its episode and is the same for a request that was sent again; what the
+    client gets must not betray more."""
 
     answer: Answer
     call_ids: tuple[str, ...]
@@ -118,11 +113,9 @@ class StreamWriter(Protocol):
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
         """Return the events of a piece of answer number `choice`; a tool call has its id."""
-        ...
 
     def closing(self, replies: Sequence[Reply]) -> bytes:
         """Return the ends of all answers and of the stream."""
-        ...
 
     def fail(self, error: SwarmError) -> bytes: ...
 
@@ -227,8 +220,6 @@ def _encode(raw: bytes) -> str:
 
 
 def token_logprobs(tokens: Sequence[Token]) -> list[dict[str, Any]]:
-    """Return log-probs as both of OpenAI's APIs have them."""
-
     def logprob(text: str, value: float) -> dict[str, Any]:
         return {"token": text, "logprob": value, "bytes": list(text.encode())}
 

@@ -48,14 +48,9 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
 }
 _OTHERS: Mapping[str, Any] = {
-    "logit_bias": {},
-    "frequency_penalty": 0,
-    "presence_penalty": 0,
-    "repetition_penalty": 1,
-    "min_p": 0,
-    "min_tokens": 0,
-    "ignore_eos": False,
-}
+    "logit_bias": {}, "frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1, "min_p": 0,
+    "min_tokens": 0, "ignore_eos": False,
+}  # fmt: skip
 """Fields that shape the distribution, each with the value that asks for nothing."""
 _ADVICE: Mapping[str, str | None] = {"reasoning_effort": None, "verbosity": "medium"}
 """Fields that advise the model, each with the value that advises nothing."""
@@ -140,8 +135,8 @@ def _function(fields: Fields, kind: str | None, what: str) -> Fields:
 
 
 def _message(fields: Fields, called: set[str]) -> Message:
-    role = fields.required_choice("role", tuple(_ROLES), f"one of {', '.join(_ROLES)}")
-    message: dict[str, Any] = {"role": _ROLES[role]}
+    role = fields.required_choice("role", _ROLES, f"one of {', '.join(_ROLES)}")
+    message: dict[str, Any] = {"role": "system" if role == "developer" else role}
     content = fields.take("content")
     if content is None and role != "assistant":
         raise field_error(fields.at("content"), "expected a string or a list of text parts, found none")
@@ -187,15 +182,7 @@ def _read_call(fields: Fields) -> dict[str, Any]:
 
 _STORED = "provider_specific_fields"
 _TEXT = {"text": ["cache_control"]}
-_ROLES: Mapping[str, str] = {
-    "developer": "system",
-    "system": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-}
-
-_END = b"data: [DONE]\n\n"
+_ROLES = ("developer", "system", "user", "assistant", "tool")
 
 
 class ChatWriter(StreamWriter):
@@ -229,7 +216,7 @@ class ChatWriter(StreamWriter):
         ends = [self._chunk(choice, {}, finish=_finish(reply)) for choice, reply in enumerate(replies)]
         if self._request.usage_in_stream:
             ends.append(event({**self._head, "choices": [], "usage": _usage(replies)}))
-        return b"".join(ends) + _END
+        return b"".join(ends) + b"data: [DONE]\n\n"
 
     def fail(self, error: SwarmError) -> bytes:
         """Return the error object as the last event; an end mark would say that all went well."""

@@ -178,7 +178,6 @@ def _messages(turns: list[Any] | None) -> list[Message]:
 
 
 def _assistant(value: Any, where: str, called: set[str]) -> Message:
-    """Return one message: thinking, words and calls of a turn, however its blocks are ordered."""
     words: list[str] = []
     thinking: list[str] = []
     calls: list[dict[str, Any]] = []
@@ -239,7 +238,6 @@ def _user(value: Any, where: str, called: set[str]) -> list[Message]:
 
 
 def _blocks(found: Any, where: str) -> Iterator[tuple[Fields, str]]:
-    """Yield each block with its type."""
     if isinstance(found, str):
         found = [{"type": "text", "text": found}]
     if not isinstance(found, list):
@@ -258,16 +256,10 @@ _TEXT: Mapping[str, Sequence[str]] = {"text": ["cache_control", "citations", "pa
 
 Block = dict[str, Any]
 _KINDS: Mapping[int, str] = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    409: "conflict_error",
-    410: "invalid_request_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    409: "conflict_error", 410: "invalid_request_error", 413: "request_too_large", 429: "rate_limit_error",
     503: "overloaded_error",
-}
+}  # fmt: skip
 
 
 def format_reply(name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
@@ -276,10 +268,8 @@ def format_reply(name: str, model: str, request: CompletionRequest, replies: Seq
     answer, blocks = reply.answer, []
     if answer.reasoning:
         omitted = request.echo["omitted"]
-        shown = "" if omitted else answer.reasoning
-        blocks.append(
-            to_json({"type": "thinking", "thinking": shown, "signature": _sign(answer.reasoning, omitted=omitted)})
-        )
+        shown, sign = ("", seal) if omitted else (answer.reasoning, signature)
+        blocks.append(to_json({"type": "thinking", "thinking": shown, "signature": sign(answer.reasoning)}))
     if answer.content or not (blocks or answer.tool_calls):
         blocks.append(to_json({"type": "text", "text": answer.content}))
     for call_id, call in zip(reply.call_ids, answer.tool_calls, strict=True):
@@ -287,11 +277,6 @@ def format_reply(name: str, model: str, request: CompletionRequest, replies: Seq
         blocks.append(begun[:-1] + b',"input":' + call.arguments.encode() + b"}")
     head, (delta, usage) = to_json(_head(name, model)), _end(reply)
     return head[:-1] + b',"content":[' + b",".join(blocks) + b"]," + to_json({**delta, "usage": usage})[1:]
-
-
-def _sign(text: str, *, omitted: bool) -> str:
-    """Return the signature of what was thought; where the client wants it omitted, it carries it."""
-    return seal(text) if omitted else signature(text)
 
 
 def _end(reply: Reply) -> tuple[Block, Block]:
@@ -375,7 +360,7 @@ class MessagesWriter(StreamWriter):
             return b""
         signed = b""
         if self._kind is Reasoning:
-            token = _sign(self._text, omitted=self._omitted)
+            token = (seal if self._omitted else signature)(self._text)
             signed = self._delta({"type": "signature_delta", "signature": token})
         self._kind = None
         return signed + self._stop()

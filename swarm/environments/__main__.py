@@ -7,15 +7,14 @@
 
 Both take --tasks FILE (these tasks, a JSON list of {"id", "data"}, instead of a split's), --agent FILE.py[:NAME] (an
 agent of one's own instead of the environment's; with tasks of its own it needs no environment), --knobs JSON (as
-{"max_turns": 3}), --concurrency, --seed,
---timeout (seconds that one play may take) and --unchanged (refuse the user's files if they are saved while they are
-loaded). A --slot is code for a part of the environment's own client (`swarm.environments.user_code`): reward, advantage
-(of a job with `external_advantages`), task_weights, prompt, agent. The server's client token is read from AJET_TOKEN.
-`play` goes on until
-the job is finished, and so does `evaluate --during`, which plays --episodes whenever training waits for them (as many
-as it waits for where --episodes is left out) and writes all these evaluations to FILE; each prints a line of JSON that
-sums up, `play` into --out FILE if that is given. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses, or
-the agent fails again and again, or the disk does; 130 interrupted, by Ctrl-C or SIGTERM: open episodes are given up.
+{"max_turns": 3}), --concurrency, --seed, --timeout (seconds that one play may take) and --unchanged (refuse the user's
+files if they are saved while they are loaded). A --slot is code for a part of the environment's own client
+(`swarm.environments.user_code`): reward, advantage (of a job with `external_advantages`), task_weights, prompt, agent.
+The server's client token is read from AJET_TOKEN. `play` goes on until the job is finished, and so does `evaluate
+--during`, which plays --episodes whenever training waits for them (as many as it waits for where --episodes is left
+out) and writes all these evaluations to FILE; each prints a line of JSON that sums up, `play` into --out FILE if that
+is given. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses, or the agent fails again and again, or the
+disk does; 130 interrupted, by Ctrl-C or SIGTERM: open episodes are given up.
 """
 
 from __future__ import annotations
@@ -122,7 +121,6 @@ def _fail(code: int, message: str) -> int:
 
 
 def _code_folder(arguments: argparse.Namespace) -> Path | None:
-    """Return the folder of the user's own code, None where nothing is the user's."""
     places = (arguments.agent, arguments.reward, *arguments.slot.values())
     place = next((place for place in places if place and not place.startswith("=")), None)
     return Path(place.partition(":")[0]).absolute().parent if place else None

@@ -90,7 +90,6 @@ def adapt(address: str) -> Environment:
 
 
 def value_of(text: str) -> Any:
-    """Return an option's value: a whole number, a number, true, false or a text."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):

@@ -120,10 +120,8 @@ class Game:
         raise NotImplementedError
 
     def answer(self, message: Message) -> list[Message] | Awaitable[list[Message]]:
-        """Take the policy's answer; return the messages that follow it, none when the play is over.
-
-        A message that calls tools is followed by one of role `tool` for each call (`tool_result`).
-        """
+        """Take the policy's answer; return the messages that follow it, none when the play is over. A message that
+        calls tools is followed by one of role `tool` for each call (`tool_result`)."""
         raise NotImplementedError
 
     def outcome(self) -> Outcome | Awaitable[Outcome]:
@@ -219,10 +217,8 @@ class Environment(ABC):
 
 
 class PlainGame(Game):
-    """A game whose methods are plain functions of what was said and return at once, as all built-in ones do.
-
-    They are called where they stand, and answers that were recorded can be played again.
-    """
+    """A game whose methods are plain functions of what was said and return at once, as all built-in ones do. They are
+    called where they stand, and answers that were recorded can be played again."""
 
     @abstractmethod
     def opening(self) -> list[Message]:

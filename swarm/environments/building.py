@@ -54,14 +54,7 @@ from swarm.environments.loading import (
     names_splits,
     read_lines,
 )
-from swarm.environments.measuring import (
-    MOST_BYTES,
-    MOST_FILE_BYTES,
-    Bounds,
-    Tell,
-    UntrainedPlays,
-    bound_resource,
-)
+from swarm.environments.measuring import MOST_BYTES, MOST_FILE_BYTES, Bounds, Tell, UntrainedPlays, bound_resource
 from swarm.environments.play import chat_messages
 from swarm.environments.processes import watch_parent
 from swarm.environments.registry import BUILT_IN, add_folder

@@ -293,7 +293,6 @@ class CustomEnvironment(Environment):
         return list(self.demonstrate(task, rng).messages)
 
     def demonstrate(self, task: Task, rng: random.Random) -> Demonstration:
-        """Return one of the demonstrations that it was brought with, of whatever training task."""
         return rng.choice(self._demonstrations)
 
     @cached_property

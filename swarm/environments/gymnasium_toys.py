@@ -29,7 +29,6 @@ _STOPS = ("R", "G", "Y", "B", "the taxi")
 
 
 def describe_state(toy: Any, state: Any) -> str:
-    """Return what is seen of a toy in a state."""
     match type(toy).__name__:
         case "FrozenLakeEnv":
             rows = [[cell.decode() for cell in row] for row in toy.desc.tolist()]

@@ -31,10 +31,8 @@ _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 
 def bound_resource(kind: int, most: int) -> None:
-    """Bound this process from now on, unless it is already.
-
-    Allocations beyond RLIMIT_AS fail, as a MemoryError in Python; no file that it writes grows beyond RLIMIT_FSIZE.
-    """
+    """Bound this process from now on, unless it is already. Allocations beyond RLIMIT_AS fail, as a MemoryError in
+    Python; no file that it writes grows beyond RLIMIT_FSIZE."""
     soft, hard = resource.getrlimit(kind)
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft == resource.RLIM_INFINITY or soft > most:
@@ -97,7 +95,6 @@ class UntrainedPlays:
             await self._let_play(player, answers, tell)
 
     async def _let_play(self, player: str, answers: Answers, tell: Tell) -> None:
-        """Let one player play its tasks until a play fails, and tell what the plays came to."""
         played: list[dict[str, float]] = []
         tasks = random.Random(0).sample(self._tasks, min(self._bounds.plays, len(self._tasks)))
         random.Random(player).shuffle(tasks)
@@ -159,7 +156,6 @@ class UntrainedPlays:
 
 
 def _answer_at_random(_: Task, messages: Sequence[Message], game: Game, rng: random.Random) -> Message:
-    """Return a word that was said, or a tool called with such words."""
     words = [word for message in messages for word in _WORD.findall(text_of(message))] or ["yes"]
 
     def value(schema: Any) -> Any:

@@ -158,10 +158,8 @@ class Transcripts:
 
 
 def choose_plays(results: Sequence[EpisodeResult], kinds: Mapping[str, str], most: int) -> list[str]:
-    """Return the tasks whose first plays are worth reading: half of them failures, spread over the kinds of task.
-
-    Where there are too few of one sort, there are more of the other. No play that its agent failed is among them.
-    """
+    """Return the tasks whose first plays are worth reading: half of them failures, spread over the kinds of task. Where
+    there are too few of one sort, there are more of the other. No play that its agent failed is among them."""
     sorts: dict[bool, dict[str, list[str]]] = {False: {}, True: {}}
     for result in results:
         if result.sample == 0 and not result.failed:
@@ -231,10 +229,8 @@ def outcomes(
 
 
 def format_message(message: Message, most: int | None = None) -> str:
-    """Return what a message says as a person reads it: its text, then each tool it calls, as `name(arguments)`.
-
-    Of `most` characters at most.
-    """
+    """Return what a message says as a person reads it: its text, then each tool it calls, as `name(arguments)`. Of
+    `most` characters at most."""
     content = message.get("content") or ""
     text = content if isinstance(content, str) else json.dumps(content)
     calls = [call["function"] for call in message.get("tool_calls") or ()]
@@ -364,10 +360,8 @@ async def _call_method(plain: bool, function: Callable[..., Any], *arguments: An
 
 
 async def try_slot(slot: str, place: str, name: str) -> None:
-    """Call the code of a slot as a training in a plain environment does, with one scripted play; raise as it does.
-
-    Of an agent, which needs a policy, the file alone is loaded.
-    """
+    """Call the code of a slot as a training in a plain environment does, with one scripted play; raise as it does. Of
+    an agent, which needs a policy, the file alone is loaded."""
     environment = get_environment(name)
     if not isinstance(environment, PlainEnvironment):
         raise InvalidRequest(f"expected a plain environment to try code in; found {name}")

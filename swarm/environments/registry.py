@@ -3,18 +3,307 @@
 To build one in, put an instance of it in `BUILT_IN`. One that is brought (`swarm.environments.building`) is known by
 its name and the hash of what it consists of, `shop@1f2e3d4c5b6a`, and found in any of the folders that a process names
 (`add_folder`): as the hash is over all that an environment is, it does not matter in which.
+
+- Arith: add two numbers, in one turn. Splits are disjoint by the unordered pair, so 7+12 is not learned from 12+7.
+- Guess: find a secret in a window. `above 4 below 15` opens a play, and a wrong guess is answered with what is still
+  possible, so each hint sums up all before it. Splits share no pair of window and secret. An answer that does not hold
+  exactly one number ends the play.
+- Market: `fig, delivery 7`; the tool `price` must be called, since prices are each task's own, and the answer is price
+  plus delivery. Splits share no triple. The first answer without a call, or the last call allowed, ends the play.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Final
+from statistics import fmean
+from typing import ClassVar, Final, Self
 
-from swarm.environments.base import Environment, PlainEnvironment
-from swarm.environments.builtin import Arith, Guess, Market
+from swarm.environments.base import (
+    MAX_TURNS,
+    PLAYER_TURNS,
+    Environment,
+    Knob,
+    Message,
+    Outcome,
+    PlainEnvironment,
+    PlainGame,
+    Task,
+    Tool,
+    ToolUse,
+    calling,
+    calls_of,
+    said,
+    text_of,
+    tool,
+    tool_result,
+)
 from swarm.environments.custom import CustomEnvironment, is_custom
 from swarm.errors import InvalidRequest
+
+_LARGEST = 40
+_ARITH_RIGHT = 0.4
+_SLIPS = (-10, -1, 1, 10)
+_NUMBER = re.compile(r"\d+")
+
+
+class ArithGame(PlainGame):
+    """One sum, asked once."""
+
+    def __init__(self, left: int, right: int) -> None:
+        self._left, self._right = left, right
+        self._success = False
+
+    def opening(self) -> list[Message]:
+        return [{"role": "user", "content": f"{self._left}+{self._right}"}]
+
+    def answer(self, message: Message) -> list[Message]:
+        numbers = _NUMBER.findall(text_of(message))
+        self._success = len(numbers) == 1 and int(numbers[0]) == self._left + self._right
+        return []
+
+    def outcome(self) -> Outcome:
+        return Outcome(reward=float(self._success), success=self._success)
+
+
+class Arith(PlainEnvironment):
+    """Add two numbers."""
+
+    name = "arith"
+    title = "sums of two numbers"
+    synonyms = (
+        "arithmetic", "addition", "sums", "adding numbers", "math", "maths", "arith", "single-turn",
+    )  # fmt: skip
+    measures = "the sum is right"
+
+    def problems(self) -> Iterator[tuple[str, Task]]:
+        for left, right in product(range(1, _LARGEST + 1), repeat=2):
+            kind = "with a carry" if left % 10 + right % 10 > 9 else "without a carry"
+            task = Task(f"arith-{left}-{right}", {"left": left, "right": right}, kind)
+            yield f"arith-{min(left, right)}-{max(left, right)}", task
+
+    def game(self, task: Task) -> ArithGame:
+        return ArithGame(task.data["left"], task.data["right"])
+
+    def oracle(self, task: Task, messages: Sequence[Message]) -> str:
+        return str(task.data["left"] + task.data["right"])
+
+    def imitate(self, task: Task, rng: random.Random) -> list[Message]:
+        """Return a play by a hasty adder: right two times in five, otherwise off by one or by a carry."""
+        total = task.data["left"] + task.data["right"]
+        answer = total if rng.random() < _ARITH_RIGHT else max(0, total + rng.choice(_SLIPS))
+        return [*self.game(task).opening(), said(str(answer))]
+
+
+GUESSES = 4
+_HIGHEST = 20
+_WIDTHS = range(10, 19)
+_GIVES_UP = 0.2
+_ATTENTIVE = 0.7
+_JITTER = 1
+_PARTIAL = 0.5
+
+
+class GuessGame(PlainGame):
+    """One play: so many guesses at a secret in [low, high]; a hint sums up all of them, or is of the last one alone."""
+
+    def __init__(self, low: int, high: int, secret: int, guesses: int = GUESSES, hint: str = "bounds") -> None:
+        self._low, self._high, self._secret = low, high, secret
+        self._width = high - low + 1
+        self._left = guesses
+        self._hint = hint
+        self._found = False
+
+    @property
+    def possible(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def opening(self) -> list[Message]:
+        return [{"role": "user", "content": f"above {self._low - 1} below {self._high + 1}"}]
+
+    def answer(self, message: Message) -> list[Message]:
+        """Judge a guess: nothing follows one that is right, the last one, or no single number; else the hint does."""
+        numbers = _NUMBER.findall(text_of(message))
+        if self._found or self._left == 0 or len(numbers) != 1:
+            self._left = 0
+            return []
+        self._left -= 1
+        guess = int(numbers[0])
+        self._found = guess == self._secret
+        if guess < self._secret:
+            self._low = max(self._low, guess + 1)
+        elif guess > self._secret:
+            self._high = min(self._high, guess - 1)
+        if self._found or self._left == 0:
+            return []
+        side = "above" if guess < self._secret else "below"
+        return self.opening() if self._hint == "bounds" else [{"role": "user", "content": f"{side} {guess}"}]
+
+    def outcome(self) -> Outcome:
+        """Return 1 for the number found, else 0.5 times the share of the window's bits that the hints gave away."""
+        if self._found:
+            return Outcome(reward=1.0, success=True)
+        missing = math.log(self._high - self._low + 1) / math.log(self._width)
+        return Outcome(reward=_PARTIAL * (1.0 - missing), success=False)
+
+
+class Guess(PlainEnvironment):
+    """Find a number with higher/lower feedback."""
+
+    name = "guess"
+    title = "the guessing game"
+    synonyms = (
+        "guessing game", "number guessing", "guess the number", "higher lower", "higher/lower", "guess", "multi-turn",
+    )  # fmt: skip
+    measures = f"the number is found within {GUESSES} guesses"
+    knobs: ClassVar = {
+        MAX_TURNS: replace(PLAYER_TURNS, default=GUESSES, values=(3, 4, 6), does="Guesses of a play.", range=(1, 12)),
+        "hint": Knob(
+            "bounds", ("bounds", "side"), "What answers a wrong guess: all that is still possible, or its side alone.",
+        ),
+    }  # fmt: skip
+
+    def with_knobs(self, values: Mapping[str, object]) -> Self:
+        other = super().with_knobs(values)
+        if MAX_TURNS in values:
+            other.measures = f"the number is found within {other.knob(MAX_TURNS)} guesses"  # type: ignore[misc]
+        return other
+
+    def problems(self) -> Iterator[tuple[str, Task]]:
+        for width in _WIDTHS:
+            kind = "narrow windows" if width <= fmean(_WIDTHS) else "wide windows"
+            for low in range(1, _HIGHEST - width + 2):
+                high = low + width - 1
+                for secret in range(low, high + 1):
+                    name = f"guess-{low}-{high}-{secret}"
+                    yield name, Task(name, {"low": low, "high": high, "secret": secret}, kind)
+
+    def game(self, task: Task) -> GuessGame:
+        data = task.data
+        return GuessGame(data["low"], data["high"], data["secret"], self.knob(MAX_TURNS), self.knob("hint"))
+
+    def oracle(self, task: Task, messages: Sequence[Message]) -> str:
+        return str(task.data["secret"])
+
+    def imitate(self, task: Task, rng: random.Random) -> list[Message]:
+        """Return a play by someone who roughly halves what is left, but often forgets the hints and often gives up."""
+        game = self.game(task)
+        window = game.possible
+        messages = game.opening()
+        hint = messages[-1:]
+        while hint:
+            low, high = game.possible
+            if rng.random() < _GIVES_UP:
+                guess = said("pass")
+            elif rng.random() < _ATTENTIVE:
+                guess = said(str(min(high, max(low, (low + high) // 2 + rng.randint(-_JITTER, _JITTER)))))
+            else:
+                guess = said(str(rng.randint(*window)))
+            hint = game.answer(guess)
+            messages += [guess, *hint]
+        return messages
+
+
+TURNS = 3
+"""Messages of the policy in a play: one call that goes wrong can be made again."""
+ITEMS = ("apple", "bread", "cheese", "fig", "honey", "milk", "pear", "tea")
+_DEAREST = 15
+_ASKS = 0.75
+_HEEDS = 0.8
+_MARKET_RIGHT = 0.55
+
+
+_OFFERED = tuple(
+    tool(name, f"The {name} of an item.", item="string") for name in ("price", "stock", "weight", "origin")
+)
+"""The first is of use."""
+
+
+class MarketGame(PlainGame):
+    """One purchase: so many messages, of which the last must be its total."""
+
+    def __init__(self, item: str, delivery: int, prices: Mapping[str, int], turns: int = TURNS, tools: int = 1) -> None:
+        self._item, self._delivery, self._prices = item, delivery, prices
+        self._left = turns
+        self.tools: Sequence[Tool] = _OFFERED[:tools]
+        self._success = False
+
+    def opening(self) -> list[Message]:
+        return [{"role": "user", "content": f"{self._item}, delivery {self._delivery}"}]
+
+    def answer(self, message: Message) -> list[Message]:
+        if self._left == 0:
+            return []
+        self._left -= 1
+        calls = calls_of(message)
+        if calls and self._left:
+            return [tool_result(call, self._result(call)) for call in calls]
+        self._left = 0
+        total = self._prices[self._item] + self._delivery
+        self._success = not calls and _NUMBER.findall(text_of(message)) == [str(total)]
+        return []
+
+    def _result(self, call: ToolUse) -> str:
+        if call.error:
+            return call.error
+        if call.name != "price":
+            offered = (known["function"]["name"] for known in self.tools)
+            return "not known" if call.name in offered else f"no tool {call.name}"
+        return str(self._prices.get(str(call.arguments.get("item")), "no such item"))
+
+    def outcome(self) -> Outcome:
+        return Outcome(reward=float(self._success), success=self._success)
+
+
+class Market(PlainEnvironment):
+    """Look a price up and say the total."""
+
+    name = "market"
+    title = "the market: prices by a tool"
+    synonyms = (
+        "tool calling", "tool-calling", "tool use", "tool calls", "tools", "function calling", "price lookup", "market",
+    )  # fmt: skip
+    measures = "the total of a looked-up price and the delivery is right"
+    knobs: ClassVar = {
+        MAX_TURNS: replace(PLAYER_TURNS, default=TURNS, values=(2, 3, 5), does="Answers of a play.", range=(1, 12)),
+        "tools": Knob(1, (1, 2, 4), "Tools offered, of which one is of use.", synonyms=("number of tools",)),
+    }  # fmt: skip
+
+    def problems(self) -> Iterator[tuple[str, Task]]:
+        numbers = range(1, _DEAREST + 1)
+        for item, price, delivery in product(ITEMS, numbers, numbers):
+            name = f"market-{item}-{price}-{delivery}"
+            rng = random.Random(name)  # prices of items that nobody asks for are a name's own, and stay as they are
+            prices = {**{one: rng.randint(1, _DEAREST) for one in ITEMS}, item: price}
+            data = {"item": item, "delivery": delivery, "prices": prices}
+            yield name, Task(name, data, "total of one digit" if price + delivery < 10 else "total of two digits")
+
+    def game(self, task: Task) -> MarketGame:
+        data = task.data
+        return MarketGame(data["item"], data["delivery"], data["prices"], self.knob(MAX_TURNS), self.knob("tools"))
+
+    def oracle(self, task: Task, messages: Sequence[Message]) -> Message | str:
+        if any(message["role"] == "tool" for message in messages):
+            return str(task.data["prices"][task.data["item"]] + task.data["delivery"])
+        return calling("price", item=task.data["item"])
+
+    def imitate(self, task: Task, rng: random.Random) -> list[Message]:
+        """Return a play by a hasty buyer, who often guesses the price, asks for another item's, or adds wrongly."""
+        game, delivery = self.game(task), task.data["delivery"]
+        messages, price = game.opening(), rng.randint(1, _DEAREST)
+        if rng.random() < _ASKS:
+            item = task.data["item"] if rng.random() < _HEEDS else rng.choice(ITEMS)
+            call = calling("price", item=item)
+            messages += [call, *game.answer(call)]
+            price = task.data["prices"][item]
+        slip = 0 if rng.random() < _MARKET_RIGHT else rng.choice(_SLIPS)
+        return [*messages, said(str(max(0, price + delivery + slip)))]
+
 
 BUILT_IN: Final[Mapping[str, PlainEnvironment]] = {each.name: each for each in (Guess(), Arith(), Market())}
 

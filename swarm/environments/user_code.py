@@ -56,11 +56,9 @@ HOW_TO_ADD_A_PACKAGE = "name it in a requirements file (`ajet client run --requi
 
 
 def load(place: str, default: str, *, takes: str, add_package: str = HOW_TO_ADD_A_PACKAGE) -> Callable[..., Any]:
-    """Return the function at `FILE.py[:NAME]`, called `default` if no name is given.
-
-    `takes` names the positional arguments it is called with, for instance "episode"; `add_package` says how its user
-    has a package that is missing.
-    """
+    """Return the function at `FILE.py[:NAME]`, called `default` if no name is given. `takes` names the positional
+    arguments it is called with, for instance "episode"; `add_package` says how its user has a package that is
+    missing."""
     file, colon, named = place.partition(":")
     path, name = Path(file), named or default
     if path.suffix != ".py" or not path.is_file():
@@ -256,11 +254,9 @@ class Reward(_SlotCode):
 
 
 class Advantage(_SlotCode):
-    """An advantage function, or an expression over a reward and its group's numbers.
-
-    It is called with the rewards of a batch's episodes and the numbers of the groups that these are of, and returns a
-    finite number for each. In an expression `reward` is one of them; std is the sample's.
-    """
+    """An advantage function, or an expression over a reward and its group's numbers. It is called with the rewards of a
+    batch's episodes and the numbers of the groups that these are of, and returns a finite number for each. In an
+    expression `reward` is one of them; std is the sample's."""
 
     slot = "advantage"
     NAMES: Final = ("reward", "mean", "std", "n", "min", "max")
@@ -298,16 +294,18 @@ class Advantage(_SlotCode):
 class TaskWeights:
     """Chooses training tasks by weights that a function gives from what was seen of each since this process began.
 
-    Its `history` has {"id", "data", "rewards"} of each task, the latest rewards last; it returns as many numbers, none
-    below 0 and one above.
+    Each task is played as often as its weights make due, to within one or two plays: equal weights make passes over all
+    tasks, in a new order each, as a training without the function has. Its `history` has {"id", "data", "rewards"} of
+    each task, the latest rewards last; it returns as many numbers, none below 0 and one above.
     """
 
     def __init__(self, place: str, tasks: Sequence[Task], seed: int) -> None:
         self._function = load(place, "task_weights", takes=SLOTS["task_weights"])
-        self._tasks, self._rng = tasks, random.Random(seed)
+        self._tasks, self._rng, self._due = tasks, random.Random(seed), [0.0] * len(tasks)
+        self._places = [self._rng.random() for _ in tasks]
+        """Which of those that are due alike comes first: below one play, and drawn anew after each."""
 
     async def __call__(self, results: Sequence[EpisodeResult]) -> Task:
-        """Return the task of the next group."""
         seen: dict[str, list[float]] = {task.id: [] for task in self._tasks}
         for result in results:
             seen[result.task_id].append(result.reward)
@@ -316,11 +314,16 @@ class TaskWeights:
         weights = finite_numbers("task_weights", given, len(history))
         if min(weights) < 0 or not any(weights):
             raise RewardFailed("expected the task_weights function to return weights of 0 and more, one above 0")
-        return self._rng.choices(self._tasks, weights)[0]
+        total = sum(weights)
+        self._due = [due + weight / total for due, weight in zip(self._due, weights, strict=True)]
+        allowed = (number for number, weight in enumerate(weights) if weight)
+        chosen = max(allowed, key=lambda number: self._due[number] + self._places[number])
+        self._due[chosen] -= 1
+        self._places[chosen] = self._rng.random()
+        return self._tasks[chosen]
 
 
 def finite_numbers(slot: str, given: Any, count: int) -> list[float]:
-    """Return a list of so many finite numbers; raise RewardFailed for anything else."""
     numbers = [finite(value) for value in given] if isinstance(given, list | tuple) else []
     known = [number for number in numbers if number is not None and abs(number) <= _LARGEST]
     if len(numbers) != count or len(known) < count:

@@ -85,12 +85,10 @@ class AnswerFormat:
         return Reader()
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
-        """Return the Lark grammar (as llguidance reads it) of an answer to `prompt` that must call one of `tools`.
-
-        The answer is one call, after the rest of the thought where `prompt` opened one. A rule that is nothing but
-        a mark (`open: "<tool_call>"`) means the special token of that text where the tokenizer has it. None where
-        this family's calls cannot be forced.
-        """
+        """Return the Lark grammar (as llguidance reads it) of an answer to `prompt` that must call one of `tools`. The
+        answer is one call, after the rest of the thought where `prompt` opened one. A rule that is nothing but a mark
+        (`open: "<tool_call>"`) means the special token of that text where the tokenizer has it. None where this
+        family's calls cannot be forced."""
         return None
 
 

@@ -203,7 +203,6 @@ def is_text(schema: Mapping[str, Any]) -> bool:
 
 
 def quote(text: str) -> str:
-    """Return `text` as a string of JSON, and of Lark."""
     return json.dumps(text, ensure_ascii=False)
 
 

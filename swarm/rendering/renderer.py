@@ -25,8 +25,7 @@ from typing import Any, TypeVar
 
 from jinja2 import TemplateError
 
-from swarm.rendering.harmony import HarmonyFormat
-from swarm.rendering.json_formats import FencedFormat, Llama3Format, MistralFormat
+from swarm.rendering.json_formats import FencedFormat, HarmonyFormat, Llama3Format, MistralFormat
 from swarm.rendering.messages import AnswerFormat, BackendError, Message, Thinking, Tool, load_error
 from swarm.rendering.tagged import GlmFormat, HermesFormat, TaggedFormat, qwen_calls
 

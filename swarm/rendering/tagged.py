@@ -209,16 +209,13 @@ class HermesFormat(TaggedFormat):
 
 
 def read_json(body: str, arguments: Sequence[str] = ("arguments",)) -> Sequence[ToolCall] | None:
-    """Return the one call that a body is (`parse_call`)."""
     call = parse_call(body, arguments)
     return [call] if call else None
 
 
 def _xml_calls(call: str, argument: str, before: str, after: str, tools: Tools) -> Calls:
-    """Return how a family's calls are read: `call` matches a name and all arguments, `argument` a key and a value.
-
-    A value is not whole while `before` stands in the text behind the last `after`.
-    """
+    """Return how a family's calls are read: `call` matches a name and all arguments, `argument` a key and a value. A
+    value is not whole while `before` stands in the text behind the last `after`."""
     whole, pairs, schemas = re.compile(call, re.DOTALL), re.compile(argument, re.DOTALL), parameters(tools)
 
     def read(body: str) -> Sequence[ToolCall] | None:

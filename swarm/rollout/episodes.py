@@ -197,11 +197,9 @@ class Leases:
         return episode
 
     def find(self, claims: Claims, repeats: Closing | None = None) -> LeasedEpisode | None:
-        """Return the open episode of a key, or None where it was closed by the same call before (`repeats`).
-
-        Raises LeaseLost for a fenced episode, and for an unknown one of a former life (its beginning was not written
-        down when the server died), and EpisodeEnded for one that is prepared or over.
-        """
+        """Return the open episode of a key, or None where it was closed by the same call before (`repeats`). Raises
+        LeaseLost for a fenced episode, and for an unknown one of a former life (its beginning was not written down when
+        the server died), and EpisodeEnded for one that is prepared or over."""
         name = claims.episode
         episode = self._open.get(name)
         if episode is not None and episode.fencing_token == claims.fencing_token:
@@ -251,13 +249,9 @@ class Leases:
         if closed.end not in (None, end):
             raise EpisodeEnded(f"episode {episode_id} was ended with another reward, which counts; begin a new one")
         return EndAck(
-            episode_id=episode_id,
-            state="ended" if closed.reason is None else "dropped",
-            tokens=closed.tokens,
-            reason=closed.reason,
-            refused=sum(closed.refusals.values()),
-            refusal=closed.refusal,
-        )
+            episode_id=episode_id, state="ended" if closed.reason is None else "dropped", tokens=closed.tokens,
+            reason=closed.reason, refused=sum(closed.refusals.values()), refusal=closed.refusal,
+        )  # fmt: skip
 
     def renew(self, episode: LeasedEpisode | PreparedEpisode) -> None:
         now = self._clock()
@@ -420,28 +414,19 @@ class EpisodeRegistry:
             )
         group = self.groups.group_of(episode.id)
         return Sample(
-            episode=episode.id,
-            task_id=episode.task_id,
-            stream=episode.stream,
-            owner=episode.owner,
-            group=group.name if group is not None else "",
-            reward=request.reward,
-            success=request.success,
-            weight=request.weight,
-            nodes=tuple(episode.tree.nodes),
-            call_rewards=call_rewards(request, episode.tree.nodes),
-            task_index=self.groups.task_index_of(episode.id),
+            episode=episode.id, task_id=episode.task_id, stream=episode.stream, owner=episode.owner,
+            group=group.name if group is not None else "", reward=request.reward, success=request.success,
+            weight=request.weight, nodes=tuple(episode.tree.nodes),
+            call_rewards=call_rewards(request, episode.tree.nodes), task_index=self.groups.task_index_of(episode.id),
             code=episode.code,
-        )
+        )  # fmt: skip
 
     async def settle(
         self, episode: LeasedEpisode | PreparedEpisode, work: Callable[[], Coroutine[None, None, None]]
     ) -> None:
-        """Do the work that closes or prepares an episode, once: whoever comes meanwhile shares its outcome.
-
-        The work goes on when its caller is gone, or was told after SETTLING_S to ask again (StoreUnavailable). Model
-        calls in flight end first, so that nothing is captured after.
-        """
+        """Do the work that closes or prepares an episode, once: whoever comes meanwhile shares its outcome. The work
+        goes on when its caller is gone, or was told after SETTLING_S to ask again (StoreUnavailable). Model calls in
+        flight end first, so that nothing is captured after."""
 
         async def run() -> None:
             try:
@@ -468,7 +453,6 @@ class EpisodeRegistry:
         settling.result()
 
     def collect(self, sample: Sample) -> None:
-        """Take an ended training episode for a batch, or drop it."""
         self.counts["ended"] += 1
         if (reason := self.find_drop_reason(sample)) is not None:
             self.groups.leave(sample.episode, ended=True)

@@ -6,7 +6,7 @@ exactly equal rewards, dropped at once as drop_constant_group (`varied_groups`);
 grouped by task in any size (`episodes`).
 - No group exceeds group_size; a full group's task begins a second one. Nothing is dropped to make a batch divisible.
 - `surplus_groups` more places are given away than a batch takes; what is whole beyond it comes first in the next batch.
-- With `max_staleness` S, S batches are rolled out ahead (`swarm.rollout.staleness`); too old is drop_stale.
+- With `max_staleness` S, S batches are rolled out ahead (`swarm.rollout.streams`); too old is drop_stale.
 - A group lacking members with none open or prepared is dropped (drop_partial_group) after lease_ttl_s untouched: a dead
   client never holds a step up.
 - Beyond `pool_bytes` the oldest ended episodes are dropped (drop_pool_bytes); after a whole batch's worth `starved`
@@ -22,8 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swarm.job import Job
-from swarm.rollout.staleness import BatchSelection, EpisodeAges
-from swarm.rollout.streams import Streams
+from swarm.rollout.streams import BatchSelection, EpisodeAges, Streams
 from swarm.rollout.task_sampler import EMPTY, UNDONE, Group, bytes_of
 from swarm.store.tables import Sample, TaskListRow
 
@@ -197,7 +196,6 @@ class Groups:
         self.streams.set_shares(shares, self._oldest_first())
 
     def end(self, sample: Sample) -> list[Sample]:
-        """Take a member's sample; return what the rule filters out for it."""
         group = self._of[sample.episode]
         group.open.remove(sample.episode)
         self._add(group, sample)
@@ -236,13 +234,11 @@ class Groups:
             group.touched_at = self._clock()
 
     def drop_samples(self, episodes: Iterable[str]) -> list[Sample]:
-        """Drop and return the samples of those that wait."""
         samples = [self._ended[episode] for episode in episodes if episode in self._ended]
         self._take_out(samples, again=True)
         return samples
 
     def drop_heavy(self) -> list[Sample]:
-        """Drop and return the oldest samples beyond `pool_bytes`."""
         dropped = []
         while self.bytes > self._most_bytes:
             dropped += self.drop_samples([next(iter(self._ended))])
@@ -253,7 +249,6 @@ class Groups:
         return self.drop_samples(sorted(self.ages.too_old))
 
     def drop_all(self) -> list[Sample]:
-        """Drop and return all samples that wait: no batch will come any more."""
         dropped = list(self._ended.values())
         self._take_out(dropped)
         return dropped
@@ -310,7 +305,6 @@ class Groups:
             sampler.count(task_index, **{"empty" if reason in EMPTY and not self._loose else "ended": plays})
 
     def _find_or_make(self, sample: Sample) -> Group:
-        """Return the group in which a sample was in a former life."""
         for group in self._alive:
             if group.name == sample.group:
                 return group

@@ -26,24 +26,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from swarm.errors import (
-    EngineUnavailable,
-    EpisodeEnded,
-    InvalidRequest,
-    JobFinished,
-    ServerFailed,
-    SwarmError,
-    Throttled,
-)
+from swarm import errors, wire
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.rollout.episodes import (
-    REASON_KEPT,
-    RETRY_AFTER_S,
-    ClosedEpisode,
-    EpisodeRegistry,
-    LeasedEpisode,
-)
+from swarm.rollout.episodes import REASON_KEPT, RETRY_AFTER_S, ClosedEpisode, EpisodeRegistry, LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.state import StateMachine
 from swarm.rollout.task_sampler import Group
@@ -53,30 +39,14 @@ from swarm.store.reading import RecoveredState
 from swarm.store.tables import EpisodeRow, TaskListRow
 from swarm.store.writer import Store
 from swarm.timelines import CallTree
-from swarm.wire import (
-    Ack,
-    BeginRequest,
-    EndAck,
-    EndRequest,
-    EraseRequest,
-    Erasure,
-    Released,
-    ReleaseRequest,
-    ServerState,
-    StreamList,
-    TaskList,
-    TaskListKnown,
-    fingerprint,
-    tasks_digest,
-)
 
 log = logging.getLogger(__name__)
 
 
 HEARTBEATS_ONLY_S = 600.0
 """Seconds after its last call for which heartbeats keep a straggler whose client did not say how long it may take."""
-_ADMITTING = frozenset({ServerState.ROLLING, ServerState.ROLLING_POST})
-_COMING = frozenset({ServerState.BOOTING, ServerState.WEIGHT_SYNCING})
+_ADMITTING = frozenset({wire.ServerState.ROLLING, wire.ServerState.ROLLING_POST})
+_COMING = frozenset({wire.ServerState.BOOTING, wire.ServerState.WEIGHT_SYNCING})
 
 
 class Rollout(EpisodeRegistry):
@@ -90,36 +60,36 @@ class Rollout(EpisodeRegistry):
         self._listing = asyncio.Lock()
         self._straggling_since: float | None = None
 
-    async def begin(self, request: BeginRequest) -> LeasedEpisode:
+    async def begin(self, request: wire.BeginRequest) -> LeasedEpisode:
         """Admit an episode, waiting for room up to the request's `wait_s`; raise Throttled if there is none."""
         episode = await self.admission.admit(lambda: self._try_begin(request), request.wait_s)
         if episode is not None:
             return episode
         self.counts["throttled"] += 1
-        if self.machine.state is ServerState.BOOTING:
-            raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
+        if self.machine.state is wire.ServerState.BOOTING:
+            raise errors.EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
         if request.kind == "train" and self.pending_evaluations:
-            raise Throttled(
+            raise errors.Throttled(
                 f"training waits for {self.pending_evaluations} evaluation episodes of version {self.version} (the "
                 "job's evaluate_after or eval_every); have them played (`ajet client run --evaluations`), and try "
                 "again",
                 retry_after=RETRY_AFTER_S,
             )
         what = f"the next task of stream {request.stream!r}" if request.task_id is None else f"task {request.task_id!r}"
-        raise Throttled(
+        raise errors.Throttled(
             f"no room for {what} in the present step; try again, with a longer `wait_s`", retry_after=RETRY_AFTER_S
         )
 
-    def _try_begin(self, request: BeginRequest) -> LeasedEpisode | None:
+    def _try_begin(self, request: wire.BeginRequest) -> LeasedEpisode | None:
         state = self.machine.state
-        if state is ServerState.FAILED:
-            raise ServerFailed(f"the server FAILED: {self.machine.reason}")
+        if state is wire.ServerState.FAILED:
+            raise errors.ServerFailed(f"the server FAILED: {self.machine.reason}")
         if request.kind == "train" and self.finished:
-            raise JobFinished(f"the job's {self.job.steps} steps are done; only evaluation episodes begin now")
+            raise errors.JobFinished(f"the job's {self.job.steps} steps are done; only evaluation episodes begin now")
         if state in _COMING:
             return None
         if state not in _ADMITTING:
-            raise EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
+            raise errors.EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
         if request.kind == "train" and (self.pending_evaluations or self.ending):
             return None
         if (refusal := self.begin_quota.find_refusal(request.owner)) is not None:
@@ -144,7 +114,7 @@ class Rollout(EpisodeRegistry):
         return episode
 
     def _open(
-        self, request: BeginRequest, task_id: str, group: Group | None = None, task_index: int | None = None
+        self, request: wire.BeginRequest, task_id: str, group: Group | None = None, task_index: int | None = None
     ) -> LeasedEpisode:
         if self.renderer is None:
             raise RuntimeError("episodes begin only after the backend started")
@@ -161,7 +131,7 @@ class Rollout(EpisodeRegistry):
         self.store.note(row, *self.groups.streams.take_moved())
         return self.leases.begin(name, request, task_id, CallTree(self.renderer), self.version)
 
-    async def end(self, claims: Claims, request: EndRequest) -> EndAck:
+    async def end(self, claims: Claims, request: wire.EndRequest) -> wire.EndAck:
         """End an episode with its reward; the same end again changes nothing, and another one is EpisodeEnded. Returns
         when the end is durable; raises StoreUnavailable, with the episode still open, if that fails."""
         self.require_recovered()
@@ -172,7 +142,7 @@ class Rollout(EpisodeRegistry):
             self.leases.find(claims, repeats="ended")  # raises where something else closed it meanwhile
         return self.leases.acknowledge_end(claims.episode, digest)
 
-    async def _end(self, episode: LeasedEpisode, request: EndRequest, digest: int) -> None:
+    async def _end(self, episode: LeasedEpisode, request: wire.EndRequest, digest: int) -> None:
         sample = self.make_sample(episode, request)
         await self.store.write(EpisodeClosed(episode.id, "ended", episode.fencing_token, sample))
         dropped = self.find_drop_reason(sample) if episode.kind == "train" else None
@@ -184,7 +154,7 @@ class Rollout(EpisodeRegistry):
             self.counts["evaluated"] += 1
             self.end_evaluation(episode, (request.reward, request.success))
 
-    async def abort(self, claims: Claims, reason: str, *, failed: bool = False) -> Ack:
+    async def abort(self, claims: Claims, reason: str, *, failed: bool = False) -> wire.Ack:
         """Give an episode up, a prepared one durably; the same abort again changes nothing. `failed`: its agent did not
         get to the end of its task, which is skipped if that is so again and again."""
         self.require_recovered()
@@ -193,50 +163,49 @@ class Rollout(EpisodeRegistry):
             await self.teams.decide(prepared, ended=False, reason=reason)
         episode = self.leases.find(claims, repeats="aborted")
         if episode is not None and episode.settling is not None:
-            raise EpisodeEnded(f"episode {episode.id} is being ended")
+            raise errors.EpisodeEnded(f"episode {episode.id} is being ended")
         if episode is not None:
             log.info("event=abort episode=%s owner=%r reason=%r", episode.id, episode.owner, reason[:200])
             self.give_up(episode, "aborted", reason, failed=failed)
             self.notify()
-        return Ack(episode_id=claims.episode, state="aborted")
+        return wire.Ack(episode_id=claims.episode, state="aborted")
 
-    def heartbeat(self, claims: Claims) -> Ack:
+    def heartbeat(self, claims: Claims) -> wire.Ack:
         self.require_recovered()
         prepared = self.leases.find_prepared(claims)
         if prepared is not None:
             self.leases.renew(prepared)
-            return Ack(episode_id=prepared.id, state="prepared")
-        return Ack(episode_id=self.leases.find_and_renew(claims).id, state="open")
+            return wire.Ack(episode_id=prepared.id, state="prepared")
+        return wire.Ack(episode_id=self.leases.find_and_renew(claims).id, state="open")
 
     def renew_episode(self, claims: Claims) -> LeasedEpisode:
-        """Return the open episode of a key and renew its lease; raise what a late owner is told."""
         self.require_recovered()
         return self.leases.find_and_renew(claims)
 
-    def count_refusal(self, claims: Claims, error: SwarmError) -> None:
+    def count_refusal(self, claims: Claims, error: errors.SwarmError) -> None:
         """Count a model call that is refused, by its episode and the error's code, and remember what it is told."""
         self.counts[f"refused_{error.code}"] += 1
-        with contextlib.suppress(SwarmError):  # it is over: its owner was told so
+        with contextlib.suppress(errors.SwarmError):  # it is over: its owner was told so
             episode = self.leases.find_and_renew(claims)
             episode.refusal = self.refusal = error.message[:REASON_KEPT]
             if not episode.refusals[error.code]:
                 log.warning("event=refused episode=%s code=%s error=%r", episode.id, error.code, episode.refusal)
             episode.refusals[error.code] += 1
 
-    def release(self, request: ReleaseRequest) -> Released:
+    def release(self, request: wire.ReleaseRequest) -> wire.Released:
         """Fence the open episodes of a client that is over, as who knows its secret says."""
         self.require_recovered()
-        mark = fingerprint(request.secret)
+        mark = wire.fingerprint(request.secret)
         left = [e for e in self.leases if e.settling is None and mark in e.owner.split(":")]
         for episode in left:
             self.fence(episode, request.reason)
         self.notify()
-        return Released(episodes=len(left))
+        return wire.Released(episodes=len(left))
 
-    async def erase(self, request: EraseRequest) -> Erasure:
+    async def erase(self, request: wire.EraseRequest) -> wire.Erasure:
         """Erase what can be erased now; raise StoreUnavailable where the store takes nothing: ask again."""
         self.require_recovered()
-        store, mark = self.store, fingerprint(request.secret)
+        store, mark = self.store, wire.fingerprint(request.secret)
         episodes = tuple(dict.fromkeys(request.episodes))
         await store.write()  # what was noted before is there to be read
         own = []
@@ -258,13 +227,13 @@ class Rollout(EpisodeRegistry):
             if record is not None and (record.record or record.state in ("open", "prepared")):
                 left.append(name)
         log.info("event=erased episodes=%d left=%d", len(own) - len(left), len(left))
-        return Erasure(
+        return wire.Erasure(
             erased=tuple(name for name in own if name not in left),
             left=tuple(left),
             unknown=tuple(name for name in episodes if name not in own),
         )
 
-    async def list_tasks(self, request: TaskList) -> TaskListKnown:
+    async def list_tasks(self, request: wire.TaskList) -> wire.TaskListKnown:
         """Give a stream its task list, durably; JobConflict where it has another one."""
         self.require_recovered()
         self.groups.streams.check(request.stream)
@@ -273,10 +242,10 @@ class Rollout(EpisodeRegistry):
             if sampler is not None:
                 sampler.check(request.digest, request.count)
             elif ids is not None:
-                if len(ids) != request.count or tasks_digest(ids) != request.digest:
-                    raise InvalidRequest(
+                if len(ids) != request.count or wire.tasks_digest(ids) != request.digest:
+                    raise errors.InvalidRequest(
                         f"expected {request.count} ids with the digest {request.digest[:12]}, found {len(ids)} with "
-                        f"{tasks_digest(ids)[:12]}; make it with swarm.wire.tasks_digest",
+                        f"{wire.tasks_digest(ids)[:12]}; make it with swarm.wire.tasks_digest",
                         param="ids",
                     )
                 listed = TaskListRow(request.stream, request.digest, ids)
@@ -284,9 +253,9 @@ class Rollout(EpisodeRegistry):
                 for group in self.groups.list_tasks(listed):
                     self.drop(group.ended, "partial_group")
                 self.note_streams()
-            return TaskListKnown(stream=request.stream, known=sampler is not None or ids is not None)
+            return wire.TaskListKnown(stream=request.stream, known=sampler is not None or ids is not None)
 
-    async def set_shares(self, shares: Mapping[str, float]) -> StreamList:
+    async def set_shares(self, shares: Mapping[str, float]) -> wire.StreamList:
         """Give streams new shares, from the next group that begins, once they are durable. They are written before they
         hold, and again after: what moved between may have been noted with the old ones."""
         self.require_recovered()
@@ -298,10 +267,10 @@ class Rollout(EpisodeRegistry):
         self.notify()
         return self.streams()
 
-    def streams(self) -> StreamList:
+    def streams(self) -> wire.StreamList:
         self.require_recovered()
         alive = Counter(group.stream for group in self.groups)
-        return StreamList(streams=self.groups.streams.status(alive, self.groups.count_missing()))
+        return wire.StreamList(streams=self.groups.streams.status(alive, self.groups.count_missing()))
 
     def recover(self, recovered: RecoveredState) -> None:
         """Go on from what a former life of the server wrote; called once, before anything begins."""
@@ -336,10 +305,8 @@ class Rollout(EpisodeRegistry):
 
     def pause_admission(self, episodes: int, *, ending: bool = False) -> None:
         """Begin no training episode before so many evaluation episodes, of the version that serves, have ended, all of
-        one owner and stream: others play other tasks, or the same ones again.
-
-        None at all where training is `ending` with them.
-        """
+        one owner and stream: others play other tasks, or the same ones again. None at all where training is `ending`
+        with them."""
         self.pending_evaluations = episodes
         self.ending = ending
         self.evaluations = {}
@@ -349,8 +316,7 @@ class Rollout(EpisodeRegistry):
         self.finished = True
         self.drop(self.groups.drop_all(), "job_finished")
 
-    def fail(self, error: SwarmError) -> None:
-        """Answer everyone who waits, and every later call, with `error`."""
+    def fail(self, error: errors.SwarmError) -> None:
         self.gate.fail(error)
         for episode in self.leases:
             self.leases.interrupt(episode, error)

@@ -32,11 +32,9 @@ MOST_PAID, MOST_OWNERS = 1000, 4096
 
 
 class BeginQuota:
-    """How many episodes may begin without a call of the model, which alone costs whoever begins them anything.
-
-    Rows of episodes stay for ever: code in a container that begins and gives up in a loop would fill the disk. Owners
-    whose agents call the model go on whatever another does.
-    """
+    """How many episodes may begin without a call of the model, which alone costs whoever begins them anything. Rows of
+    episodes stay for ever: code in a container that begins and gives up in a loop would fill the disk. Owners whose
+    agents call the model go on whatever another does."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -153,7 +151,6 @@ class GenerationGate:
         self._open.clear()
 
     def fail(self, error: SwarmError) -> None:
-        """Refuse all calls from now on, waiting ones too, with `error`."""
         self._error = error
         self._open.set()
 

@@ -27,12 +27,10 @@ _SAMPLED_BYTES = 80
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Episodes of one task and stream; `touched_at` is when one was last admitted, ended or given up.
-
-    `open` holds the ids of members that have not ended; `whole_since` counts up over groups as they become whole;
-    `played` is set when it was whole once, `skipped` once its task failed so often that nobody is to complete it.
-    `task_index` is the turn of the stream's task list that it was begun for, None where a client named the task.
-    """
+    """Episodes of one task and stream; `touched_at` is when one was last admitted, ended or given up. `open` holds the
+    ids of members that have not ended; `whole_since` counts up over groups as they become whole; `played` is set when
+    it was whole once, `skipped` once its task failed so often that nobody is to complete it. `task_index` is the turn
+    of the stream's task list that it was begun for, None where a client named the task."""
 
     name: str
     task_id: str
@@ -128,10 +126,8 @@ class TaskSampler:
 
     def count(self, task_index: int, *, open: int = 0, ended: int = 0, empty: int = 0, failed: int = 0) -> bool:
         """Count what became of plays of a turn that is not over; return whether it is skipped now, as its agent failed.
-
         `empty` ones ended with nothing to train and leave their group short: as many as the turn has places are played
-        again, what is beyond counts as ended.
-        """
+        again, what is beyond counts as ended."""
         progress = self._begun.get(task_index)
         if progress is None:
             return False

@@ -177,7 +177,6 @@ class FailureLimiter:
         return len(self._left)
 
     def wait_s(self, peer: str) -> float:
-        """Return the seconds until the peer may fail again; 0 if it may now."""
         return max(0.0, (1.0 - self._count_allowed(peer)) * REFILL_S) if peer in self._left else 0.0
 
     def note(self, peer: str) -> None:

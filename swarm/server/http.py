@@ -26,27 +26,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from swarm.errors import (
-    BodyTooLarge,
-    ContextExceeded,
-    EngineUnavailable,
-    Forbidden,
-    InvalidKey,
-    InvalidRequest,
-    LeaseLost,
-    NotFound,
-    ServerFailed,
-    StoreRefused,
-    SwarmError,
-    Throttled,
-    describe_invalid,
-    to_invalid_request,
-)
+from swarm import errors
 from swarm.rollout.keys import Claims, Keys, Role, Use, describe_claims
 from swarm.server.connections import FailureLimiter, peer_of
 
 log = logging.getLogger(__name__)
-Tell = Callable[[SwarmError], bytes]
+Tell = Callable[[errors.SwarmError], bytes]
 """Returns an error's JSON body, in a protocol's own form."""
 
 
@@ -54,7 +39,7 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 BODY_BYTES, TOKEN_BYTES = 1 << 20, 64
 """A request may be so large, and so much larger for each token of the context: a token is 4 bytes of prose, 12 where
 its characters are written as JSON's escapes, and what comes with it is no part of the prompt."""
-_FINAL = (LeaseLost, ServerFailed, StoreRefused)
+_FINAL = (errors.LeaseLost, errors.ServerFailed, errors.StoreRefused)
 """Errors that do not pass: the openai SDK is told not to retry them."""
 
 
@@ -94,7 +79,7 @@ async def read_call_body(scope: Scope, receive: Receive, max_context: int) -> by
         body = await read_body(receive)
         size = len(body)
     if size > most:
-        raise ContextExceeded(
+        raise errors.ContextExceeded(
             f"This model's maximum context length is {max_context} tokens (the job's `max_context`): expected a body "
             f"of at most {most} bytes, found {size}; shorten the messages, or give the job a larger one",
             param="messages",
@@ -106,39 +91,43 @@ def json_response(content: bytes, status: int = 200, headers: dict[str, str] | N
     return Response(content, status, headers, "application/json")
 
 
-def error_response(error: SwarmError, body: bytes | None = None) -> Response:
+def error_response(error: errors.SwarmError, body: bytes | None = None) -> Response:
     """Return an error on the wire, by default in OpenAI's form, with Retry-After where trying again may help."""
     headers: dict[str, str] = {}
-    if isinstance(error, Throttled | EngineUnavailable):
+    if isinstance(error, errors.Throttled | errors.EngineUnavailable):
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after or 1.0)))
     if isinstance(error, _FINAL):
         headers["x-should-retry"] = "false"
     return json_response(body or openai_error(error), error.status, headers)
 
 
-def openai_error(error: SwarmError) -> bytes:
+def openai_error(error: errors.SwarmError) -> bytes:
     return to_json(error.to_wire())
 
 
 async def on_refusal(request: Request, error: Exception) -> Response:
     """Answer what is refused: by a route, by FastAPI (in one line that names the field), or by the router."""
-    if isinstance(error, SwarmError):
+    if isinstance(error, errors.SwarmError):
         return error_response(error)
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         place, *field = first["loc"]
-        wrong = describe_invalid({**first, "loc": field})
-        return error_response(wrong if field else InvalidRequest(f"{place}: {wrong}"))
+        wrong = errors.describe_invalid({**first, "loc": field})
+        return error_response(wrong if field else errors.InvalidRequest(f"{place}: {wrong}"))
     if isinstance(error, HTTPException):
         where = f"{request.method} {request.url.path}"
         missing = error.status_code == 404
-        known = NotFound(f"there is no route {where}") if missing else InvalidRequest(f"{where} is not allowed")
+        known = (
+            errors.NotFound(f"there is no route {where}")
+            if missing
+            else errors.InvalidRequest(f"{where} is not allowed")
+        )
         return json_response(openai_error(known), error.status_code, dict(error.headers or {}))
     return Response(status_code=499)
 
 
 REFUSALS: Mapping[Any, Any] = dict.fromkeys(
-    (SwarmError, RequestValidationError, HTTPException, ClientDisconnect), on_refusal
+    (errors.SwarmError, RequestValidationError, HTTPException, ClientDisconnect), on_refusal
 )
 """The handler of each kind of refusal."""
 
@@ -146,7 +135,7 @@ REFUSALS: Mapping[Any, Any] = dict.fromkeys(
 async def on_any_error(request: Request, error: Exception, *, tell: Tell = openai_error) -> Response:
     """Answer a defect of the server: the client hears that it is one, the log has the rest."""
     log.error("event=defect route=%s error=%r", request.url.path, str(error), exc_info=error)
-    defect = SwarmError("the server has a defect; its log says more")
+    defect = errors.SwarmError("the server has a defect; its log says more")
     return error_response(defect, tell(defect))
 
 
@@ -184,11 +173,9 @@ _JSON = TypeAdapter[Any](Any)
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """ASGI middleware around the whole application, or a route of it that tells of errors in its own form.
-
-    It reads the key of a request, once; `authorize` returns what it says. `key_header` may carry the key in place of
-    a Bearer token.
-    """
+    """ASGI middleware around the whole application, or a route of it that tells of errors in its own form. It reads the
+    key of a request, once; `authorize` returns what it says. `key_header` may carry the key in place of a Bearer
+    token."""
 
     app: ASGIApp
     keys: Keys
@@ -200,14 +187,16 @@ class Guard:
         path, length = scope["path"], header(scope, b"content-length") or "0"
         # conversations and task lists are long, other bodies are not
         most = MAX_BODY_BYTES if path.startswith("/v1/") or path == "/streams/tasks" else MAX_CONTROL_BYTES
-        refusal: SwarmError | None = None
+        refusal: errors.SwarmError | None = None
         if length.isdecimal() and int(length) > most:
-            refusal = BodyTooLarge(f"expected a body of at most {most} bytes, found more")
+            refusal = errors.BodyTooLarge(f"expected a body of at most {most} bytes, found more")
         elif not self._read_key(scope):
             peer = peer_of(scope)
             wait_s = 0.0 if path == "/health" else self.failures.wait_s(peer)
             if wait_s > 0:
-                refusal = Throttled(f"too many wrong keys came from {peer}; wait {wait_s:.1f} s", retry_after=wait_s)
+                refusal = errors.Throttled(
+                    f"too many wrong keys came from {peer}; wait {wait_s:.1f} s", retry_after=wait_s
+                )
             answer = send
 
             async def send(message: Message) -> None:
@@ -225,7 +214,7 @@ class Guard:
             message = await receive()
             size += len(message.get("body", b""))
             if size > most:
-                raise BodyTooLarge(f"expected a body of at most {most} bytes, found more")
+                raise errors.BodyTooLarge(f"expected a body of at most {most} bytes, found more")
             return message
 
         chunked = header(scope, b"transfer-encoding") is not None
@@ -238,10 +227,10 @@ class Guard:
             scope[_KEY] = claims = self.keys.read_header(authorization(scope, self.key_header))
             if claims.signed:
                 return True
-        except InvalidKey as refusal:
+        except errors.InvalidKey as refusal:
             scope[_KEY] = refusal.message
         key = header(scope, KEY_HEADER)
-        with contextlib.suppress(InvalidKey):
+        with contextlib.suppress(errors.InvalidKey):
             return key is not None and self.keys.read_header(f"Bearer {key}").signed
         return False
 
@@ -250,11 +239,11 @@ def authorize(scope: Scope, *, roles: tuple[Role, ...] = (), uses: tuple[Use, ..
     """Return what the key of a guarded request says; raise InvalidKey (401), or Forbidden (403) for a wrong kind."""
     found: Claims | str = scope[_KEY]
     if isinstance(found, str):
-        raise InvalidKey(found)
+        raise errors.InvalidKey(found)
     if found.use in uses or found.role in roles:
         return found
     wanted = " or ".join([*(f"a {use} key" for use in uses), *(f"the {role} role" for role in roles)])
-    raise Forbidden(f"this call needs {wanted}; found {describe_claims(found)}")
+    raise errors.Forbidden(f"this call needs {wanted}; found {describe_claims(found)}")
 
 
 class ErrorObject(BaseModel):
@@ -295,7 +284,7 @@ class Permission:
     async def __call__(self, request: Request) -> Claims:
         claims = authorize(request.scope, roles=self._roles, uses=self._uses)
         if claims.use == "lease" and claims.episode != request.path_params["episode_id"]:
-            raise Forbidden(f"this lease token is for episode {claims.episode}, not for the one in the path")
+            raise errors.Forbidden(f"this lease token is for episode {claims.episode}, not for the one in the path")
         return claims
 
 
@@ -340,4 +329,4 @@ class _JsonRequest(Request):
         try:
             self._json = _JSON.validate_json(self._body)
         except ValidationError as error:
-            raise InvalidRequest(f"body: {to_invalid_request(error)}") from None
+            raise errors.InvalidRequest(f"body: {errors.to_invalid_request(error)}") from None

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import logging
 from dataclasses import replace
 from functools import partial
 
@@ -30,14 +29,7 @@ from swarm.errors import InvalidRequest, NotFound, ServerFailed, SwarmError
 from swarm.job import LONGEST_AGENT
 from swarm.rendering.messages import BackendError
 from swarm.rollout.keys import Claims
-from swarm.server.http import (
-    authorize,
-    cancel_on_disconnect,
-    error_response,
-    header,
-    json_response,
-    read_call_body,
-)
+from swarm.server.http import authorize, cancel_on_disconnect, error_response, header, json_response, read_call_body
 from swarm.server.service import SwarmServer
 from swarm.training.loop import Training
 
@@ -48,7 +40,6 @@ class CountEndpoint:
     def __init__(self, server: SwarmServer) -> None:
         self._server = server
         self.tell = MESSAGES.error
-        """Returns an error's body as this route tells it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -59,14 +50,11 @@ class CountEndpoint:
             episode = playing()
             request = parse_count(body, training.backend.model_name)
             _, prompt = await training.serving.prompts.build(episode, playing, request.messages, visible_tools(request))
-            tokens = len(prompt.prompt_ids)
-            response = json_response(to_json({"input_tokens": tokens}))
+            response = json_response(to_json({"input_tokens": len(prompt.prompt_ids)}))
         except SwarmError as error:
             response = error_response(error, self.tell(error))
         await response(scope, receive, send)
 
-
-log = logging.getLogger(__name__)
 
 _RETRY = b"x-stainless-retry-count"
 """Sent by the SDKs of OpenAI and Anthropic: how often this request was sent before."""
@@ -75,7 +63,6 @@ _TRAIN = b"x-ajet-train"
 _AGENT = b"x-ajet-agent"
 """Which of an episode's agents calls: a name that its end may give a reward (`by_agent`), and the job may train alone
 (`train_agents`). Agents that cannot set it write `KEY/NAME` for their key."""
-
 
 KEEP_ALIVE_S = 10.0
 """Seconds after which a stream that sent nothing sends a sign of life."""
@@ -88,7 +75,6 @@ class ModelEndpoint:
         self._server = server
         self._dialect = dialect
         self.tell = dialect.error
-        """Returns an error's body as this route tells it."""
         self._retries = RetryCache(lambda: asyncio.get_running_loop().time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -27,8 +27,7 @@ from swarm.backends.protocols import NO_ROOM, DiskFull
 from swarm.environments.registry import add_folder
 from swarm.errors import InvalidRequest, NotFound, SwarmError
 from swarm.job import Job
-from swarm.models import folder_hash
-from swarm.models.card import CARD, ModelCard
+from swarm.models import CARD, ModelCard, folder_hash
 from swarm.rendering.messages import BackendError
 from swarm.rollout.keys import Keys
 from swarm.server.service import SwarmServer, default_store
@@ -113,22 +112,11 @@ async def _find_training(
 
 def _write_card(draft: Path, summary: CheckpointSummary, known: TrainingSummary, made: WrittenModel) -> ModelCard:
     card = ModelCard(
-        ajet=version("ajet"),
-        job_digest=known.job_digest,
-        job=known.job.value(),
-        environment=known.job.environment,
-        step=summary.step,
-        checkpoint=summary.name,
-        dtype=known.job.dtype,
-        adapter=made.adapter,
-        base=str(made.base),
-        base_weights=made.base_weights,
-        template=made.template,
-        sha256=folder_hash(draft),
-        data=known.lists,
-        trained_episodes=known.trained,
-        measured=known.evaluation,
-    )
+        ajet=version("ajet"), job_digest=known.job_digest, job=known.job.value(), environment=known.job.environment,
+        step=summary.step, checkpoint=summary.name, dtype=known.job.dtype, adapter=made.adapter, base=str(made.base),
+        base_weights=made.base_weights, template=made.template, sha256=folder_hash(draft), data=known.lists,
+        trained_episodes=known.trained, measured=known.evaluation,
+    )  # fmt: skip
     (draft / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
     (draft / "README.md").write_text(card.readme(), encoding="utf-8")
     return card

@@ -24,6 +24,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from swarm import wire
 from swarm.dialects.chat import CHAT, model_card
 from swarm.dialects.messages import MESSAGES
 from swarm.dialects.responses import RESPONSES
@@ -42,35 +43,19 @@ from swarm.server.http import (
     json_response,
     on_any_error,
 )
-from swarm.server.inspection import LISTED, MOST_LISTED, Inspection
 from swarm.server.model_endpoint import CountEndpoint, ModelEndpoint
 from swarm.server.service import SwarmServer
-from swarm.server.watching import PROMETHEUS, HistoryQuery, exposition, history, snapshot_of
-from swarm.snapshot import HistoryPage, Snapshot
-from swarm.wire import (
-    EXPORT_HEADER,
-    AbortRequest,
-    Ack,
-    AwaitedAdvantages,
-    BeginRequest,
-    CheckpointList,
-    EndAck,
-    EndRequest,
-    EpisodeList,
-    EpisodeRecord,
-    EraseRequest,
-    Erasure,
-    GivenAdvantages,
-    Lease,
-    PrepareRequest,
-    Released,
-    ReleaseRequest,
-    SharesRequest,
-    Status,
-    StreamList,
-    TaskList,
-    TaskListKnown,
+from swarm.server.watching import (
+    LISTED,
+    MOST_LISTED,
+    PROMETHEUS,
+    HistoryQuery,
+    Inspection,
+    exposition,
+    history,
+    snapshot_of,
 )
+from swarm.snapshot import HistoryPage, Snapshot
 
 
 async def served(request: Request) -> SwarmServer:
@@ -138,7 +123,7 @@ def _parse_job(value: Any) -> Job:
 @router.post("/job", dependencies=ADMIN, responses=CONFLICT)
 async def load_job(
     body: Annotated[Job, PlainValidator(_parse_job, json_schema_input_type=Job)], server: Server
-) -> Status:
+) -> wire.Status:
     """Load a job; nothing happens yet."""
     return server.load(body)
 
@@ -150,30 +135,30 @@ async def job(server: Server) -> Response:
 
 
 @router.post("/engine/start", dependencies=ADMIN, responses=CONFLICT)
-async def start_engine(server: Server) -> Status:
+async def start_engine(server: Server) -> wire.Status:
     """Boot the engine."""
     return await server.start()
 
 
 @router.post("/engine/stop", dependencies=ADMIN, responses=CONFLICT)
-async def stop_engine(server: Server) -> Status:
+async def stop_engine(server: Server) -> wire.Status:
     """Stop the engine."""
     return await asyncio.shield(asyncio.ensure_future(server.stop()))
 
 
 @router.get("/status", dependencies=ANYONE)
-async def status(server: Server) -> Status:
+async def status(server: Server) -> wire.Status:
     """Return what the server does now."""
     return server.status()
 
 
 @router.post("/episodes", dependencies=PLAYERS, responses=LOST)
-async def begin(body: BeginRequest, request: Request, server: Server) -> Lease:
+async def begin(body: wire.BeginRequest, request: Request, server: Server) -> wire.Lease:
     """Ask for a lease on one episode of a task."""
     training, keys = server.training, server.keys
     with cancel_on_disconnect(request.receive):
         episode = await training.rollout.begin(body)
-    return Lease(
+    return wire.Lease(
         episode_id=episode.id,
         epoch=episode.fencing_token,
         task_id=episode.task_id,
@@ -188,67 +173,66 @@ async def begin(body: BeginRequest, request: Request, server: Server) -> Lease:
 
 
 @router.post("/episodes/{episode_id}/heartbeat", responses=LOST)
-async def heartbeat(claims: Holder, server: Server) -> Ack:
+async def heartbeat(claims: Holder, server: Server) -> wire.Ack:
     """Renew a lease."""
     return server.training.rollout.heartbeat(claims)
 
 
 @router.post("/episodes/{episode_id}/end", responses=LOST, response_model_exclude_none=True)
-async def end(body: EndRequest, claims: Holder, server: Server) -> EndAck:
+async def end(body: wire.EndRequest, claims: Holder, server: Server) -> wire.EndAck:
     """End an episode with its reward; the same end again changes nothing."""
     return await server.training.rollout.end(claims, body)
 
 
 @router.post("/episodes/{episode_id}/abort", responses=LOST)
-async def abort(body: AbortRequest, query: Annotated[_AbortQuery, Query()], claims: Holder, server: Server) -> Ack:
+async def abort(
+    body: wire.AbortRequest, query: Annotated[_AbortQuery, Query()], claims: Holder, server: Server
+) -> wire.Ack:
     """Give an episode up; `failed` says that its agent failed the task, which is skipped after three failures."""
     return await server.training.rollout.abort(claims, body.reason, failed=query.failed)
 
 
 @router.post("/episodes/{episode_id}/prepare", responses=LOST)
-async def prepare(body: PrepareRequest, claims: Holder, server: Server) -> Ack:
+async def prepare(body: wire.PrepareRequest, claims: Holder, server: Server) -> wire.Ack:
     """End an episode of a team, subject to the team's common decision."""
     return await server.training.rollout.teams.prepare(claims, body)
 
 
 @router.post("/episodes/{episode_id}/commit", responses=LOST)
-async def commit(claims: Holder, server: Server) -> Ack:
+async def commit(claims: Holder, server: Server) -> wire.Ack:
     """Decide that a prepared episode counts."""
     return await server.training.rollout.teams.commit(claims)
 
 
 @router.get("/episodes/{episode_id}/outcome", responses=LOST)
-async def outcome(claims: Holder, server: Server) -> Ack:
+async def outcome(claims: Holder, server: Server) -> wire.Ack:
     """Return what became of an episode."""
     return await server.training.rollout.teams.outcome(claims)
 
 
 @router.get("/episodes", dependencies=ANYONE)
-async def episodes(query: Annotated[_ListQuery, Query()], server: Server) -> EpisodeList:
+async def episodes(query: Annotated[_ListQuery, Query()], server: Server) -> wire.EpisodeList:
     """List the newest episodes."""
     return await Inspection(server).episodes(query.limit)
 
 
 @router.get("/episodes/{episode_id}", dependencies=ANYONE)
-async def episode(episode_id: Annotated[str, Path(min_length=1)], server: Server) -> EpisodeRecord:
+async def episode(episode_id: Annotated[str, Path(min_length=1)], server: Server) -> wire.EpisodeRecord:
     """Return one episode with every token."""
     return await Inspection(server).episode(episode_id)
 
 
 @router.get(
-    "/samples",
-    dependencies=PLAYERS,
-    response_class=StreamingResponse,
-    responses={200: {"content": {JSON_LINES: {}}}},
+    "/samples", dependencies=PLAYERS, response_class=StreamingResponse, responses={200: {"content": {JSON_LINES: {}}}}
 )
 async def samples(query: Annotated[_SamplesQuery, Query()], server: Server) -> Response:
     """Export episodes with every token, a JSON line each."""
     counts, lines = await Inspection(server).export(query.episode)
-    return StreamingResponse(lines, headers={EXPORT_HEADER: counts.model_dump_json()}, media_type=JSON_LINES)
+    return StreamingResponse(lines, headers={wire.EXPORT_HEADER: counts.model_dump_json()}, media_type=JSON_LINES)
 
 
 @router.get("/checkpoints", dependencies=ANYONE)
-async def checkpoints(server: Server) -> CheckpointList:
+async def checkpoints(server: Server) -> wire.CheckpointList:
     """List the kept checkpoints with their sizes."""
     return await server.checkpoints()
 
@@ -274,43 +258,43 @@ async def finished_steps(query: Annotated[HistoryQuery, Query()], server: Server
 
 
 @router.get("/streams", dependencies=ANYONE)
-async def streams(server: Server) -> StreamList:
+async def streams(server: Server) -> wire.StreamList:
     """Return where each stream stands."""
     return server.training.rollout.streams()
 
 
 @router.post("/streams", dependencies=ADMIN, responses=CONFLICT)
-async def share_streams(body: SharesRequest, server: Server) -> StreamList:
+async def share_streams(body: wire.SharesRequest, server: Server) -> wire.StreamList:
     """Give streams new shares."""
     return await server.training.rollout.set_shares(body.shares)
 
 
 @router.post("/streams/tasks", dependencies=PLAYERS, responses=CONFLICT)
-async def list_tasks(body: TaskList, server: Server) -> TaskListKnown:
+async def list_tasks(body: wire.TaskList, server: Server) -> wire.TaskListKnown:
     """Name the tasks of a stream, whose places the server then hands out."""
     return await server.training.rollout.list_tasks(body)
 
 
 @router.get("/advantages", dependencies=PLAYERS)
-async def awaited_advantages(server: Server) -> AwaitedAdvantages:
+async def awaited_advantages(server: Server) -> wire.AwaitedAdvantages:
     """Return the batch with which training waits for advantages; an empty one where it does not."""
     return server.training.awaited_advantages
 
 
 @router.post("/advantages", dependencies=PLAYERS)
-async def give_advantages(body: GivenAdvantages, server: Server) -> AwaitedAdvantages:
+async def give_advantages(body: wire.GivenAdvantages, server: Server) -> wire.AwaitedAdvantages:
     """Give the advantages of the batch's episodes; return what training waits for then."""
     return server.training.take_advantages(body)
 
 
 @router.post("/owners/release", dependencies=PLAYERS)
-async def release(body: ReleaseRequest, server: Server) -> Released:
+async def release(body: wire.ReleaseRequest, server: Server) -> wire.Released:
     """Give the open episodes of a dead client up."""
     return server.training.rollout.release(body)
 
 
 @router.post("/owners/erase", dependencies=PLAYERS)
-async def erase(body: EraseRequest, server: Server) -> Erasure:
+async def erase(body: wire.EraseRequest, server: Server) -> wire.Erasure:
     """Delete the tokens of an owner's episodes, by its secret."""
     return await server.erase(body)
 

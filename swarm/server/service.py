@@ -78,15 +78,16 @@ def _require_packages(needed: Sequence[str], backend: str, advice: str) -> None:
 
 
 log = logging.getLogger(__name__)
+_OF_TRAINING = (
+    "fresh_start", "waiting", "not_finite", "provenance", "step", "finished", "updating", "evaluation", "best",
+)  # fmt: skip
+"""Fields of a status that a training has by the same name."""
 
 
 class SwarmServer:
-    """Holds at most one job and its training.
-
-    `directory` gets checkpoints and, unless `store` names another database, the store; `models` caches models made on
-    the spot. A checkpoint is due at the latest `checkpoint_after_s` after the last one. `peers` are addresses of other
-    servers that may be asked what became of a team (`swarm.rollout.teams`).
-    """
+    """Holds at most one job and its training. `directory` gets checkpoints and, unless `store` names another database,
+    the store; `models` caches models made on the spot. A checkpoint is due at the latest `checkpoint_after_s` after the
+    last one. `peers` are addresses of other servers that may be asked what became of a team (`swarm.rollout.teams`)."""
 
     def __init__(
         self,
@@ -188,16 +189,10 @@ class SwarmServer:
                 log.warning("event=fresh_start job_digest=%s reason=%r", job.digest(), recovered.fresh_start)
             store.note(booting)
             self.opened = Training(
-                job,
-                self.machine,
-                (store, recovered),
-                self.checkpoints_of(recovered.job_digest),
-                lambda: self._backends(job, self._models),
-                self._trackers,
-                self._clock,
-                self._peers,
+                job, self.machine, (store, recovered), self.checkpoints_of(recovered.job_digest),
+                lambda: self._backends(job, self._models), self._trackers, self._clock, self._peers,
                 self._checkpoint_after_s,
-            )
+            )  # fmt: skip
             self.opened.start()
 
     async def resume(self) -> None:
@@ -208,11 +203,9 @@ class SwarmServer:
             await self.start()
 
     async def stop(self, *, to_resume: bool = False) -> Status:
-        """Finish the tracker, end the backend, close the store and go OFFLINE; no change when off.
-
-        The next life of this server boots the job again if that is `to_resume`. Raises ServerFailed, OFFLINE all the
-        same, if tracker or backend did not end well.
-        """
+        """Finish the tracker, end the backend, close the store and go OFFLINE; no change when off. The next life of
+        this server boots the job again if that is `to_resume`. Raises ServerFailed, OFFLINE all the same, if tracker or
+        backend did not end well."""
         async with self._stopping:
             if not to_resume:
                 self._kept.record_engine_off()
@@ -258,22 +251,14 @@ class SwarmServer:
         known: dict[str, Any] = {"job_digest": job.digest(), "group_size": job.group_size, "steps": job.steps}
         if (training := self.opened) is not None:
             rollout = training.rollout
+            known |= {name: getattr(training, name) for name in _OF_TRAINING}
             known |= {
-                "fresh_start": training.fresh_start,
-                "waiting": training.waiting,
-                "not_finite": training.not_finite,
-                "provenance": training.provenance,
-                "step": training.step,
-                "finished": training.finished,
                 "policy_version": rollout.version,
-                "updating": training.updating,
                 "open_episodes": len(rollout.leases),
                 "collected_episodes": rollout.groups.collected,
                 "needed_episodes": 0 if training.finished else job.episodes_per_step,
                 "awaited_evaluations": rollout.unplayed,
                 "evaluation_episodes": rollout.pending_evaluations,
-                "evaluation": training.evaluation,
-                "best": training.best,
                 "stillness": training.zero_lr_check,
                 "metrics": finite_metrics(training.metrics),
             }

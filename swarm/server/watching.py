@@ -1,4 +1,4 @@
-"""Watching a server: its snapshot, why a step waits, its history, its metrics for Prometheus.
+"""Watching a server: its snapshot, why a step waits, its history, its metrics, its episodes and their export.
 
 What a step waits for is told in the order of what to do: what keeps everything from going on first, then an evaluation
 or a full disk, then the episodes that a batch lacks, by stream, with the stragglers of a full one. A snapshot is one
@@ -8,32 +8,180 @@ Prometheus' metrics are read from the live server at each scrape. Each family sa
 since the training began (`ajet_calls`, `ajet_throttled` and what befell calls: since the engine was started);
 `ajet_episodes_begun_total` is always the sum of `ajet_leases` and `ajet_episodes_total`. While the engine is off there
 is no training, and no family that tells of one. All belongs to the server's event loop.
+
+An episode's record never says less than is known: while an engine runs, an open episode is shown as it is this moment,
+every other one as it was written down, and every id with its text; else what was written, without texts. Texts of ids
+joined are the text of the whole span, whatever the tokenizer does with spaces at the beginning of a text and with
+characters whose bytes are spread over several ids.
+
+An export has a record a line, the oldest first, each read when it is sent: memory holds one. One episode that is not
+there, or has no tokens, is refused before the first byte.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel, ConfigDict, Field
 
-from swarm.errors import EngineUnavailable, NotFound
+from swarm import wire
+from swarm.errors import EngineUnavailable, NotFound, ServerFailed
 from swarm.job import ModelSpec, TinyModel
+from swarm.rendering.messages import Renderer
 from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.rollout import Rollout
 from swarm.server.service import SwarmServer
 from swarm.snapshot import HistoryPage, OwnerSnapshot, Snapshot, StepRecord, StepWait, StreamSnapshot
+from swarm.store.reading import call_record
 from swarm.training.loop import Training
 from swarm.training.metrics import finite_metrics
-from swarm.wire import ServerState, Status, StreamStatus
+
+_BROKEN = "�"
+_LONGEST = 4
+"""UTF-8 takes at most so many bytes a character, so that so many ids at most wait for it to be whole."""
+
+
+def with_texts(record: wire.EpisodeRecord, renderer: Renderer) -> wire.EpisodeRecord:
+    """Return the record with the text of every id, its special tokens marked and its cut answers told."""
+    tails: dict[int, tuple[int, ...]] = {}
+    calls: list[wire.CallRecord] = []
+    for call in record.record:  # parents come before children
+        before = tails[call.parent] if call.parent is not None else ()
+        context = _add_span_texts(call.context, renderer, before)
+        before = (before + call.context.ids)[-_LONGEST:]
+        sampled = _add_span_texts(call.sampled, renderer, before)
+        tails[call.index] = (before + call.sampled.ids)[-_LONGEST:]
+        cut = not call.sampled.ids or call.sampled.ids[-1] not in renderer.stop_ids
+        calls.append(call.model_copy(update={"context": context, "sampled": sampled, "truncated": cut}))
+    return record.model_copy(update={"record": tuple(calls)})
+
+
+def token_texts(renderer: Renderer, ids: Sequence[int], before: Sequence[int] = ()) -> tuple[str, ...]:
+    """Return the text of each id; `before` are the ids in front of them (a few are enough). The last id of a character
+    has it, the ids before have "". Bytes that are no character come out as U+FFFD."""
+    decode = partial(renderer.decode, special=True)
+    window = list(before[-1:])  # some tokenizers drop the space of the first id they decode
+    shown, texts, held = decode(window), [], 0
+    for token in ids:
+        window.append(token)
+        text = decode(window)
+        held += 1
+        if text.endswith(_BROKEN) and held < _LONGEST:
+            texts.append("")
+            continue
+        texts.append(text[len(shown) :])
+        window, held = window[-held:], 0
+        shown = decode(window)
+    if held:
+        texts[-1] = decode(window)[len(shown) :]
+    return tuple(texts)
+
+
+def _add_span_texts(span: wire.TokenSpan, renderer: Renderer, before: Sequence[int]) -> wire.TokenSpan:
+    texts = token_texts(renderer, span.ids, before)
+    hidden = {
+        token: not renderer.decode([token]) and bool(renderer.decode([token], special=True)) for token in set(span.ids)
+    }
+    special = tuple(place for place, token in enumerate(span.ids) if hidden[token])
+    return span.model_copy(update={"texts": texts, "special": special})
+
+
+LISTED = 100
+"""Episodes in a list that does not say how many."""
+MOST_LISTED = 10_000
+SummaryT = TypeVar("SummaryT", bound=wire.EpisodeSummary)
+
+
+class Inspection:
+    """Episodes of one server."""
+
+    def __init__(self, server: SwarmServer) -> None:
+        self._server = server
+
+    async def episodes(self, limit: int = LISTED) -> wire.EpisodeList:
+        training = self._training()
+        live = {episode.id: episode for episode in training.rollout.leases} if training is not None else {}
+        written = (await self._server.written.episodes(limit + len(live))).episodes
+        known = {summary.id for summary in written}
+        unwritten = [summary_of(episode) for name, episode in live.items() if name not in known]
+        merged = [summary_of(live[old.id]) if old.id in live else self._with_memory(old) for old in written]
+        return wire.EpisodeList(episodes=tuple([*reversed(unwritten), *merged][:limit]))
+
+    async def episode(self, name: str) -> wire.EpisodeRecord:
+        record, training = await self.tokens(name), self._training()
+        renderer = None if training is None else training.rollout.renderer
+        return record if renderer is None else await asyncio.to_thread(with_texts, record, renderer)
+
+    async def export(self, name: str | None) -> tuple[wire.ExportCounts, AsyncIterator[bytes]]:
+        """Return what an export of one episode, or of all, holds, and its lines. Raises NotFound for one without a
+        token."""
+        if name is not None:
+            record = await self.tokens(name)
+            if not has_tokens(record):
+                raise NotFound(f"episode {name} has no tokens: it made no call, or they went with an old checkpoint")
+            return wire.ExportCounts(episodes=1), self._lines([name])
+        training, written = self._training(), await self._server.written.list_exportable()
+        live = [episode.id for episode in training.rollout.leases] if training is not None else []
+        names = list(dict.fromkeys([*written.names, *live]))
+        counts = wire.ExportCounts(episodes=len(names), pruned=written.pruned, no_tokens=written.no_tokens)
+        return counts, self._lines(names)
+
+    async def _lines(self, names: Sequence[str]) -> AsyncIterator[bytes]:
+        for name in names:
+            try:
+                record = await self.episode(name)
+            except NotFound:  # it was given up meanwhile, as the lines that are missing tell
+                continue
+            if has_tokens(record):
+                yield record.model_dump_json().encode() + b"\n"
+
+    async def tokens(self, name: str) -> wire.EpisodeRecord:
+        training = self._training()
+        for episode in training.rollout.leases if training is not None else ():
+            if episode.id == name:
+                calls = tuple(call_record(node) for node in list(episode.tree.nodes))
+                return wire.EpisodeRecord(**summary_of(episode).model_dump(), record=calls)
+        found = await self._server.written.episode(name)
+        if found is None:
+            raise NotFound(f"there is no episode {name[:80]!r}; GET /episodes lists those that are known")
+        return self._with_memory(found)
+
+    def _with_memory(self, found: SummaryT) -> SummaryT:
+        """Add what the server remembers of a closed episode: refused calls, and its end where that is not written."""
+        training = self._training()
+        closed = None if training is None else training.rollout.leases.closed.get(found.id)
+        if closed is None:
+            return found
+        state = {"state": closed.state, "reason": closed.reason} if found.state in ("open", "prepared") else {}
+        return found.model_copy(update={**state, "refusals": closed.refusals, "refusal": closed.refusal})
+
+    def _training(self) -> Training | None:
+        try:
+            return self._server.training
+        except (EngineUnavailable, ServerFailed):
+            return None
+
+
+def summary_of(episode: LeasedEpisode) -> wire.EpisodeSummary:
+    return wire.EpisodeSummary(
+        id=episode.id, task_id=episode.task_id, stream=episode.stream, kind=episode.kind, owner=episode.owner,
+        state="open", calls=len(episode.tree.nodes), tokens=sum(len(node.sampled) for node in episode.tree.nodes),
+        code=episode.code, refusals=episode.refusals, refusal=episode.refusal,
+    )  # fmt: skip
+
+
+def has_tokens(record: wire.EpisodeRecord) -> bool:
+    return any(call.sampled.ids for call in record.record)
 
 
 class HistoryQuery(BaseModel):
@@ -79,13 +227,13 @@ MOST_STREAMS_NAMED = 8
 """Streams that are named as waited for."""
 
 
-def why_waiting(state: ServerState, reason: str | None, training: Training | None) -> tuple[StepWait, ...]:
+def why_waiting(state: wire.ServerState, reason: str | None, training: Training | None) -> tuple[StepWait, ...]:
     """Return what the present step of a server in this state waits for, the most pressing first."""
-    if state is ServerState.OFFLINE or training is None:
+    if state is wire.ServerState.OFFLINE or training is None:
         return (StepWait(what="engine", text="the engine is off"),)
-    if state is ServerState.BOOTING:
+    if state is wire.ServerState.BOOTING:
         return (StepWait(what="engine", text="the model is being loaded"),)
-    if state is ServerState.FAILED:
+    if state is wire.ServerState.FAILED:
         return (StepWait(what="failed", text=reason or "the server failed"),)
     rollout, waits = training.rollout, list[StepWait]()
     if rollout.pending_evaluations:
@@ -99,10 +247,10 @@ def why_waiting(state: ServerState, reason: str | None, training: Training | Non
         return (StepWait(what="room", text=training.waiting),)
     if training.updating:
         waits.append(StepWait(what="learning", text=f"step {training.step + 1} is being learned"))
-    if rollout.groups.complete and state is ServerState.ROLLING_POST:
+    if rollout.groups.complete and state is wire.ServerState.ROLLING_POST:
         calls = rollout.gate.in_flight
         waits.append(StepWait(what="generation", text=f"{calls} generations to end", count=calls))
-    elif not rollout.groups.complete and state is not ServerState.WEIGHT_SYNCING:
+    elif not rollout.groups.complete and state is not wire.ServerState.WEIGHT_SYNCING:
         playing = [episode for episode in rollout.leases if episode.kind == "train"]
         waits += _straggler_waits(training, playing) if rollout.groups.full else _missing_waits(training, playing)
     return tuple(waits)
@@ -232,7 +380,7 @@ def _streams(training: Training, leases: Iterable[LeasedEpisode]) -> list[Stream
 
 
 PROMETHEUS = CONTENT_TYPE_PLAIN_0_0_4
-_GAUGES: tuple[tuple[str, str, Callable[[Status, Rollout], float | None]], ...] = (
+_GAUGES: tuple[tuple[str, str, Callable[[wire.Status, Rollout], float | None]], ...] = (
     ("step", "Training steps done.", lambda status, _: status.step),
     ("policy_version", "Version of the weights that serve.", lambda status, _: status.policy_version),
     ("updating", "1 while a batch is learned or its checkpoint saved.", lambda status, _: status.updating),
@@ -265,7 +413,7 @@ _COUNTS_BY_PREFIX = {
     "neutralised_": ("neutralised", "field", "Calls whose field was held to the job's sampling."),
 }
 """Counts of the rollout that are a label's value each, by how their names begin."""
-_STREAMS: tuple[tuple[str, str, Callable[[StreamStatus], float | None]], ...] = (
+_STREAMS: tuple[tuple[str, str, Callable[[wire.StreamStatus], float | None]], ...] = (
     ("share", "The stream's part of each batch.", lambda stream: stream.share),
     ("cursor", "Groups played to their end.", lambda stream: stream.cursor),
     ("groups_open", "Groups of the present step.", lambda stream: stream.groups_open),
@@ -275,14 +423,13 @@ _STREAMS: tuple[tuple[str, str, Callable[[StreamStatus], float | None]], ...] = 
 
 
 def exposition(server: SwarmServer) -> bytes:
-    """Return the metrics of a server in Prometheus' text format."""
     collector: Any = SimpleNamespace(collect=lambda: _families(server))  # registered nowhere
     return generate_latest(collector)
 
 
 def _families(server: SwarmServer) -> Iterator[Metric]:
     status, training = server.status(), server.opened
-    states = {state.value: float(state is status.state) for state in ServerState}
+    states = {state.value: float(state is status.state) for state in wire.ServerState}
     yield _labelled(GaugeMetricFamily, "server_state", "1 for the present state.", "state", states)
     with contextlib.suppress(NotFound):  # no job is loaded
         job = server.job

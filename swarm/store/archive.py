@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from swarm.errors import InvalidRequest, ServerFailed, StoreUnavailable, to_invalid_request
 from swarm.job import Job
-from swarm.models.card import MeasuredSuccess
+from swarm.models import MeasuredSuccess
 from swarm.store import reading
 from swarm.store.changes import Change, EpisodeClosed, EpisodeErased, RowWriter
 from swarm.store.database import connect, error_message, migrate, open_database, redacted_url
@@ -57,11 +57,9 @@ def _exists(url: str) -> bool:
 def erase_archived(
     url: str, installation: str, mark: str, episodes: Sequence[str], running: str | None
 ) -> Mapping[str, bool]:
-    """Erase the episodes whose owner has the mark, and return of each whether its tokens are gone. Blocks.
-
-    Those of others are in no answer; those of the training that runs, by its digest, are left. Nothing may be booted
-    meanwhile. Raises StoreUnavailable, or ServerFailed for a database that is not this installation's.
-    """
+    """Erase the episodes whose owner has the mark, and return of each whether its tokens are gone. Blocks. Those of
+    others are in no answer; those of the training that runs, by its digest, are left. Nothing may be booted meanwhile.
+    Raises StoreUnavailable, or ServerFailed for a database that is not this installation's."""
     if not _exists(url):
         return {}
     engine = open_database(url, installation)

@@ -131,10 +131,8 @@ class EpisodePrepared(Update):
 @dataclass(frozen=True)
 class EpisodeClosed(Update):
     """An episode is over: ended with a `sample`, aborted, fenced, or (after its end) dropped from the pool.
-
     `fencing_token` is the one that is valid from now on; `reason` why it was given up. `team`: it was prepared, and
-    what is told of it must stand whatever happens, a loss of power too.
-    """
+    what is told of it must stand whatever happens, a loss of power too."""
 
     episode: str
     state: Closing

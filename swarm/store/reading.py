@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import sqlalchemy as sa
@@ -150,15 +151,12 @@ def checkpoints(connection: sa.Connection, training: int) -> list[tuple[int, str
 def call_record(node: Node, own: CallReward | None = None) -> CallRecord:
     """Return a call's ids, without texts, with its own reward and agent where it has them."""
     return CallRecord(
-        index=node.index,
-        parent=None if node.parent is None else node.parent.index,
-        drift=node.drift.value,
+        index=node.index, parent=None if node.parent is None else node.parent.index, drift=node.drift.value,
         context=TokenSpan(ids=node.context, texts=()),
         sampled=TokenSpan(ids=node.sampled, texts=(), logprobs=node.logprobs, versions=node.versions),
-        trained=node.trained,
-        reward=None if own is None else own.reward,
+        trained=node.trained, reward=None if own is None else own.reward,
         agent=(node.agent if own is None else own.agent) or None,
-    )
+    )  # fmt: skip
 
 
 def read_high_water_marks(connection: sa.Connection, training: int) -> HighWaterMarks:
@@ -198,13 +196,9 @@ def recover_state(engine: sa.Engine, stored: StoredTraining, kept: int, fresh_st
     def read_batch(connection: sa.Connection, step: int) -> list[Sample]:
         return _samples(connection, _E.place, own, _E.step == step)
 
-    def read_metrics(connection: sa.Connection, step: int) -> Mapping[str, float] | None:
-        query = sa.select(STEPS.c.metrics).where(STEPS.c.training == training, STEPS.c.step == step)
-        return cast(Mapping[str, float] | None, connection.execute(query).scalar())
-
-    def read_advantages(connection: sa.Connection, step: int) -> Sequence[float] | None:
-        query = sa.select(STEPS.c.advantages).where(STEPS.c.training == training, STEPS.c.step == step)
-        return cast(Sequence[float] | None, connection.execute(query).scalar())
+    def read_column(column: sa.ColumnElement[Any], connection: sa.Connection, step: int) -> Any:
+        query = sa.select(column).where(STEPS.c.training == training, STEPS.c.step == step)
+        return connection.execute(query).scalar()
 
     with engine.connect() as connection:
         step = read_high_water_marks(connection, training).step
@@ -230,7 +224,7 @@ def recover_state(engine: sa.Engine, stored: StoredTraining, kept: int, fresh_st
             checkpoints=checkpoints(connection, training),
             step=step,
             replay=_ByStep(engine, range(oldest + 1, step + 1), read_batch),
-            advantages=_ByStep(engine, range(oldest + 1, step + 1), read_advantages),
+            advantages=_ByStep(engine, range(oldest + 1, step + 1), partial(read_column, STEPS.c.advantages)),
             pool=_samples(connection, _E.closed, own, _E.kind == "train", _E.state == "ended"),
             prepared=_samples(connection, _E.serial, own, _E.kind == "train", _E.state == "prepared"),
             fencing_tokens={episode: (token, _closing(state), why) for episode, token, state, why in reversed(closed)},
@@ -240,7 +234,11 @@ def recover_state(engine: sa.Engine, stored: StoredTraining, kept: int, fresh_st
             job_digest=stored.digest,
             fresh_start=fresh_start,
             lists=_rows(connection, TaskListRow, training),
-            measured=_ByStep(engine, connection.execute(measured.order_by(STEPS.c.step)).scalars().all(), read_metrics),
+            measured=_ByStep(
+                engine,
+                connection.execute(measured.order_by(STEPS.c.step)).scalars().all(),
+                partial(read_column, STEPS.c.metrics),
+            ),
             evaluations=read_evaluations(connection, training),
             played=played,
         )

@@ -201,7 +201,6 @@ class Sample:
 
     @property
     def trained_rewards(self) -> tuple[CallReward, ...]:
-        """The rewards of its trained calls."""
         trained = {node.index for node in self.nodes if node.trained}
         return tuple(each for each in self.call_rewards if each.call in trained)
 

@@ -26,13 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from swarm.errors import StoreRefused, StoreUnavailable
 from swarm.job import Job
 from swarm.store import database, reading, retention
-from swarm.store.changes import (
-    Change,
-    CheckpointSaved,
-    EpisodeClosed,
-    RowWriter,
-    must_survive_power_loss,
-)
+from swarm.store.changes import Change, CheckpointSaved, EpisodeClosed, RowWriter, must_survive_power_loss
 from swarm.store.database import error_message, open_database, opening, redacted_url
 from swarm.store.tables import EPISODES, TRAININGS
 
@@ -90,11 +84,9 @@ class Store(reading.EpisodeReader):
         self._thread.start()
 
     async def write(self, *changes: Change) -> None:
-        """Write changes, after all that came before; return when they are durable.
-
-        Raises StoreUnavailable if they could not be written, StoreRefused if they never can be: then none of them was,
-        and the caller must not acknowledge what they stand for.
-        """
+        """Write changes, after all that came before; return when they are durable. Raises StoreUnavailable if they
+        could not be written, StoreRefused if they never can be: then none of them was, and the caller must not
+        acknowledge what they stand for."""
         if self._closed:
             raise StoreUnavailable("the store is closed: the engine was stopped", retry_after=1.0)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -180,7 +172,6 @@ class Store(reading.EpisodeReader):
         return None
 
     def _transact(self, items: Sequence[WriteRequest]) -> None:
-        """Write the items' changes and commit; raise if that did not happen."""
         if self.broken is not None:
             raise StoreRefused(self.broken)
         changes = [change for item in items for change in item.changes]
@@ -299,11 +290,9 @@ def _resolve_futures(items: Sequence[WriteRequest], error: Exception | None) -> 
 
 
 def open_store(url: str, job: Job, installation: str) -> tuple[Store, reading.RecoveredState]:
-    """Open the job's training in the database at `url`, for the server directory with that id. Blocks.
-
-    Raises ServerFailed, in one line, if the database cannot be opened, is not this server's, or has trained the job
-    further than it asks for.
-    """
+    """Open the job's training in the database at `url`, for the server directory with that id. Blocks. Raises
+    ServerFailed, in one line, if the database cannot be opened, is not this server's, or has trained the job further
+    than it asks for."""
     engine, kept = open_database(url, installation), job.checkpoints_kept
     with opening(engine, "cannot be read"):
         with engine.begin() as connection:

@@ -72,12 +72,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class TrainRow:
-    """One linear row of an episode's call tree.
-
-    ids (T,): all token ids. sampled (T,): 1 where the id was sampled in *this* row's trained span, else 0:
-    over the rows of an episode each sampled token has a 1 exactly once. logprobs (T,): the engine's log-prob
-    where sampled, 0.0 elsewhere. versions (T,): the policy version where sampled, -1 elsewhere.
-    """
+    """One linear row of an episode's call tree. ids (T,): all token ids. sampled (T,): 1 where the id was sampled in
+    *this* row's trained span, else 0: over the rows of an episode each sampled token has a 1 exactly once. logprobs
+    (T,): the engine's log-prob where sampled, 0.0 elsewhere. versions (T,): the policy version where sampled, -1
+    elsewhere."""
 
     ids: tuple[int, ...]
     sampled: tuple[int, ...]

@@ -41,23 +41,9 @@ from swarm.store.reading import FINISHED, RecoveredState
 from swarm.store.tables import StoredEvent, best_of
 from swarm.store.writer import Store
 from swarm.training.checkpoints import Checkpoints
-from swarm.training.metrics import (
-    EngineWork,
-    FlatRewards,
-    Pace,
-    Stopwatch,
-    batch_metrics,
-    list_samples,
-    make_batch,
-)
+from swarm.training.metrics import EngineWork, FlatRewards, Pace, Stopwatch, batch_metrics, list_samples, make_batch
 from swarm.training.trackers import Tracker, TrackerThread
-from swarm.wire import (
-    AwaitedAdvantages,
-    EvaluationSummary,
-    GivenAdvantages,
-    ServerState,
-    Stillness,
-)
+from swarm.wire import AwaitedAdvantages, EvaluationSummary, GivenAdvantages, ServerState, Stillness
 
 YOUNG, MIDDLE, ALL = 2_000, 5, 10_000
 """Objects made and not freed after which the young ones are looked at; such looks after which the middle ones are; and
@@ -88,7 +74,6 @@ def evaluation_metrics(evaluation: EvaluationSummary) -> dict[str, float]:
 
 
 def parse_evaluation(step: int, metrics: Mapping[str, float]) -> EvaluationSummary | None:
-    """Return the evaluation that the metrics of a step tell of, or None."""
     if "eval/episodes" not in metrics:
         return None
     episodes, success = int(metrics["eval/episodes"]), metrics.get("eval/success/mean")

@@ -236,7 +236,6 @@ class Stopwatch:
         self._before = EngineWork(busy - earlier, sampled - int(spent.get("tokens/generated", 0)))
 
     def lap(self, name: str) -> None:
-        """Book the time since the last lap as spent on `name`."""
         before, self._lap = self._lap, self._now()
         self._laps[name] = self._lap - before
 

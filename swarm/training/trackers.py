@@ -32,21 +32,11 @@ INIT_S = 30.0
 
 
 _QUIET: Final[Mapping[str, Any]] = {
-    "console": "off",
-    "disable_code": True,
-    "disable_git": True,
-    "disable_job_creation": True,
-    "save_code": False,
-    "x_disable_stats": True,
-    "x_disable_meta": True,
-    "x_disable_machine_info": True,
-    "x_save_requirements": False,
-    "x_transaction_log_flush_interval": FLUSH_S,
-    "silent": True,
-    "init_timeout": INIT_S,
-    "sync_tensorboard": False,
+    "console": "off", "disable_code": True, "disable_git": True, "disable_job_creation": True, "save_code": False,
+    "x_disable_stats": True, "x_disable_meta": True, "x_disable_machine_info": True, "x_save_requirements": False,
+    "x_transaction_log_flush_interval": FLUSH_S, "silent": True, "init_timeout": INIT_S, "sync_tensorboard": False,
     "reinit": "create_new",
-}
+}  # fmt: skip
 
 
 class Tracker(Protocol):

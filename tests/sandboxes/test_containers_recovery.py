@@ -17,7 +17,6 @@ import pytest
 
 from sandboxes import DockerSandbox, Exit, SandboxError, spec
 from sandboxes.docker import container, launch
-from sandboxes.docker.archive import pack
 from sandboxes.docker.container import ContainerHandle
 from sandboxes.spec import wait_until
 from tests.sandboxes.containing import DEADLINE_S, SLEEPER, Box, held, refused_results
@@ -28,7 +27,6 @@ CONTROLLER = """
 import os, sys
 from pathlib import Path
 from sandboxes import DockerSandbox, SandboxSpec
-from sandboxes.docker.archive import pack
 from sandboxes.docker.engine import connect
 root, image, code, die_at, when = sys.argv[1:]
 engine = connect(os.environ)
@@ -43,9 +41,10 @@ if die_at:
     setattr(engine.client.api, die_at, dying(getattr(engine.client.api, die_at)))
 sys.stdin.readline()
 command = ("python3", "-I", "-S", "-c", code)
-archive = pack({"word": b"here"})
 handle = DockerSandbox(Path(root), engine).run(
-    SandboxSpec("one", command, Path("/"), image=image, archive=archive, results={"a": 10}, labels={"study": "s"})
+    SandboxSpec(
+        "one", command, Path("/"), image=image, files={"word": b"here"}, results={"a": 10}, labels={"study": "s"}
+    )
 )
 if when == "settle":
     handle.wait(180)
@@ -83,7 +82,7 @@ def test_four_controllers_that_run_one_name_start_it_once(box: Box) -> None:
     assert handle.logs() == "up\n"  # a second start would have said it again
 
 
-WORD: dict[str, Any] = {"archive": pack({"word": b"here"}), "results": {"a": 10}}
+WORD: dict[str, Any] = {"files": {"word": b"here"}, "results": {"a": 10}}
 STEPS = [
     ("create_volume", "before"), ("create_volume", "after"), ("create_container", "after"), ("put_archive", "after"),
     ("remove_container", "after"), ("start", "before"), ("start", "after"),
@@ -167,7 +166,7 @@ def test_reaping_ends_what_is_being_launched_at_that_moment(box: Box, monkeypatc
     monkeypatch.setattr(box.api, "put_archive", slow)
     monkeypatch.setattr(container, "hold_lock", noted)
     with ThreadPoolExecutor(1) as pool:
-        launched = pool.submit(box.sandbox.run, box.spec(SLEEPER, archive=pack({"word": b"here"})))
+        launched = pool.submit(box.sandbox.run, box.spec(SLEEPER, files={"word": b"here"}))
         assert loading.wait(DEADLINE_S)
         assert box.sandbox.reap({}) == ["one"]
     assert launched.result().poll() is not None
@@ -177,7 +176,7 @@ def test_reaping_ends_what_is_being_launched_at_that_moment(box: Box, monkeypatc
 def test_an_image_that_is_gone_before_or_in_a_launch_is_one_line_and_leaves_nothing(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = replace(box.spec("pass", archive=pack({"word": b"here"})), image="sha256:" + "0" * 64)
+    gone = replace(box.spec("pass", files={"word": b"here"}), image="sha256:" + "0" * 64)
     with pytest.raises(SandboxError, match="Make it: `ajet sandbox build`"):
         box.sandbox.run(gone)
     assert box.sandbox.adopt("one") is None
@@ -193,7 +192,7 @@ def test_an_image_that_is_gone_before_or_in_a_launch_is_one_line_and_leaves_noth
 
         patched.setattr(box.api, "start", removed)
         with pytest.raises(SandboxError, match="Launch it again"):
-            box.run("pass", archive=pack({"word": b"here"}))
+            box.run("pass", files={"word": b"here"})
     assert box.held == []
     assert box.run("pass").wait(DEADLINE_S) == Exit("finished", 0)
 

@@ -66,7 +66,6 @@ def sample(logits: Tensor, rules: Sequence[Sampling], uniforms: Tensor) -> Sampl
 
 
 def distribution(logits: Tensor, rules: Sequence[Sampling]) -> Tensor:
-    """Return the log-probs (B, V) each row is drawn from: -inf where top-k or top-p cut."""
     temperatures = [max(rule.temperature, _COLDEST) if rule.temperature else 1.0 for rule in rules]
     if any(temperature != 1.0 for temperature in temperatures):
         logits = logits / torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)[:, None]
@@ -92,11 +91,9 @@ def _cut(logprobs: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> Tens
 
 
 def _invert(logprobs: Tensor, uniforms: Tensor) -> Tensor:
-    """Return the ids (B,) at which each row's cumulative distribution passes its uniform number.
-
-    Over a large vocabulary only sums of blocks are made in float64, and then the ids of one block: what the rounding of
-    a sum in fp32 moves is as little as the rounding of the exponentials.
-    """
+    """Return the ids (B,) at which each row's cumulative distribution passes its uniform number. Over a large
+    vocabulary only sums of blocks are made in float64, and then the ids of one block: what the rounding of a sum in
+    fp32 moves is as little as the rounding of the exponentials."""
 
     def exact(mass: Tensor) -> Tensor:
         return (mass.cpu() if mass.device.type == "mps" else mass).double()
@@ -132,12 +129,9 @@ class SampledToken(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """One request: prompt and sampled ids, its row, and what was sampled but not sent yet.
-
-    While `leader` is set it waits for that one to have `awaited` tokens of a prompt they share. `since` is used by the
-    engine alone. `error` says why it could not go on, though others can: it is finished then, and its last token is
-    void.
-    """
+    """One request: prompt and sampled ids, its row, and what was sampled but not sent yet. While `leader` is set it
+    waits for that one to have `awaited` tokens of a prompt they share. `since` is used by the engine alone. `error`
+    says why it could not go on, though others can: it is finished then, and its last token is void."""
 
     ids: list[int]
     sampling: Sampling
@@ -166,10 +160,8 @@ def extend(
     ready: Sequence[Generation], logits: Tensor, generator: torch.Generator, version: int, positions: int
 ) -> npt.NDArray[np.int64]:
     """Sample one token for each of `ready` (N) from its fp32 logits (N, V), and note it there; return the ids (N,).
-
     `generator` draws for the unseeded; `version` is that of the weights; nobody gets more than `positions` ids. Raises
-    ArithmeticError, with nothing noted, where logits are no numbers.
-    """
+    ArithmeticError, with nothing noted, where logits are no numbers."""
     for row, generation in enumerate(ready):
         if generation.guide is None:
             continue

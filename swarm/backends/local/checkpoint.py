@@ -69,7 +69,6 @@ def written_whole(folder: Path) -> Iterator[Path]:
 
 
 def write(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write beside `folder`, sync, rename; raises as `written_whole` does."""
     with written_whole(folder) as partial:
         hashes: dict[str, str] = {}
         for name, tensors in checkpoint.sets.items():

@@ -123,11 +123,9 @@ class LocalEngine:
         return self._policy.version
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
-        """Yield the completion's chunks, `finish` set on the last; raise BackendError if the engine breaks.
-
-        A RequestRefused, mostly before the first chunk, says that the request is wrong, not the engine; a RequestLost,
-        that this answer alone is lost.
-        """
+        """Yield the completion's chunks, `finish` set on the last; raise BackendError if the engine breaks. A
+        RequestRefused, mostly before the first chunk, says that the request is wrong, not the engine; a RequestLost,
+        that this answer alone is lost."""
         require_readable(request, self._max_context, self._policy.vocab_size)
         sampling, guide = request.sampling, None
         if sampling.grammar is not None:
@@ -231,7 +229,6 @@ class LocalEngine:
 
 
 def _take_chunks(generation: Generation) -> list[Chunk]:
-    """Turn what was gathered into chunks, one per policy version; the last carries the finish."""
     fresh, generation.fresh = generation.fresh, []
     chunks = []
     for version, run in groupby(fresh, key=lambda sampled: sampled.version):

@@ -145,10 +145,8 @@ class Cache(Protocol):
 
 
 class FusedForward:
-    """One model's forward, to be called without gradients; raises CannotFuse for a model it does not know.
-
-    Shapes: B rows of T tokens, N = B * T; H heads, of which Hkv have keys and values, of width D; S positions.
-    """
+    """One model's forward, to be called without gradients; raises CannotFuse for a model it does not know. Shapes: B
+    rows of T tokens, N = B * T; H heads, of which Hkv have keys and values, of width D; S positions."""
 
     def __init__(self, model: Any) -> None:
         config = model.config
@@ -223,10 +221,8 @@ class FusedForward:
 
     def _attend_grouped(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """Return what queries (N, H, D) see of keys and values (B, Hkv, S, D), (N, H * D); mask (B, 1, H / Hkv * T, S).
-
         By SDPA, whose softmax is fp32 in any type. Heads that share keys stand as the tokens of one head, one head's
-        below another's: CUDA's kernels know either masks or shared keys, and would leave both to the plain way.
-        """
+        below another's: CUDA's kernels know either masks or shared keys, and would leave both to the plain way."""
         shared = queries.view(len(keys), -1, self._kv, self._heads // self._kv, self._width).permute(0, 2, 3, 1, 4)
         seen = functional.scaled_dot_product_attention(shared.flatten(2, 3), keys, values, mask, scale=self._scaling)
         return seen.view(shared.shape).permute(0, 3, 1, 2, 4).reshape(len(queries), -1)
@@ -368,10 +364,8 @@ _SHIFT = 7
 @torch.no_grad()
 def make_fused_forward(model: Any, head: Callable[[Tensor], Tensor], rows: Sequence[Sequence[int]]) -> FusedForward:
     """Return the fused forward of `model`, whose features `head` turns into logits; raise CannotFuse if it has none.
-
     `rows`: two of PROBED ids each that the check feeds, some at once, the others one by one. Nobody else may run the
-    model meanwhile.
-    """
+    model meanwhile."""
     from transformers import DynamicCache
 
     fused = FusedForward(model)

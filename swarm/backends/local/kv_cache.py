@@ -42,11 +42,8 @@ class SlotAssignment:
 
 
 class SlotTable:
-    """Token ids, lengths, use and age of every row.
-
-    `known` (rows,) counts a row's tokens, `cached` (rows,) those whose keys and values are valid; `busy` (rows,) says
-    who is in use. They are read from outside and written here alone.
-    """
+    """Token ids, lengths, use and age of every row. `known` (rows,) counts a row's tokens, `cached` (rows,) those whose
+    keys and values are valid; `busy` (rows,) says who is in use. They are read from outside and written here alone."""
 
     def __init__(self, slots: int, positions: int) -> None:
         self._ids: npt.NDArray[np.int64] = np.zeros((slots, positions + 1), np.int64)
@@ -240,9 +237,7 @@ class SlotCache:
 
     def bind(self, rows: npt.NDArray[np.int64], positions: Tensor, end: int) -> Tensor:
         """Aim the next forward at `rows` (B,) and `positions` (B, T); return its mask (B, 1, T, S), added to scores.
-
-        `end` is one past the greatest real position; S is `end`, rounded up to spare kernels odd shapes.
-        """
+        `end` is one past the greatest real position; S is `end`, rounded up to spare kernels odd shapes."""
         seen = min(self.scratch, -(-end // _ROUND) * _ROUND)
         first, last = int(rows[0]), int(rows[0]) + len(rows)
         if (rows == np.arange(first, last)).all():
@@ -292,5 +287,4 @@ def _zeros(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Te
 
 
 def _split_layers(memories: Iterable[Tensor]) -> Sequence[Tensor]:
-    """Return each layer's keys and values in turn, of both memories (layers, ...)."""
     return list(chain.from_iterable(zip(*(memory.unbind() for memory in memories), strict=True)))

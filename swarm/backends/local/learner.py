@@ -68,7 +68,6 @@ class Optimizer:
         self._serve()
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return copies, in the host's memory, of masters and moments."""
         masters, moments = (
             {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
             for tensors in (self.masters, self.moments())

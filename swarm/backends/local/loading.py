@@ -31,8 +31,7 @@ from swarm.backends.local.kv_cache import CacheShape, measure_cache_shape, slot_
 from swarm.backends.local.policy import Policy, add_adapter, trainable_parameters
 from swarm.errors import InvalidRequest
 from swarm.job import Job
-from swarm.models import folder_hash, require_model_folder
-from swarm.models.card import CARD
+from swarm.models import CARD, folder_hash, require_model_folder
 from swarm.rendering.messages import BackendError, load_error
 
 Attention = Literal["sdpa", "eager"]
@@ -68,7 +67,6 @@ def require_servable(folder: Path, skeleton: Any, max_context: int) -> None:
 
 @contextmanager
 def wrap_errors(found: str, advice: str) -> Iterator[None]:
-    """Turn any exception of an untested model, inside, into one BackendError."""
     try:
         yield
     except BackendError:
@@ -196,7 +194,6 @@ def _format_size(size: int) -> str:
 
 
 def device_needs(skeleton: Any, job: Job) -> Mapping[str, int]:
-    """Return the bytes that each part takes at least on the device that computes."""
     trained = trainable_parameters(skeleton).values()
     numbers, served = sum(weight.numel() for weight in trained), sum(weight.nbytes for weight in trained)
     lower = job.dtype != "float32"
@@ -246,13 +243,10 @@ def choose_threads(parameters: int) -> None:
     if chosen is not None:
         torch.set_num_threads(chosen)
     _log.info(
-        "event=threads threads=%d reason=%r parameters=%d cores=%d runs_at_once=%s",
-        torch.get_num_threads(),
-        f"{SET_BY_HAND} is set" if chosen is None else "chosen by the model's size and the runs at once",
-        parameters,
-        cores,
-        os.environ.get(RUNS_AT_ONCE, "1"),
-    )
+        "event=threads threads=%d reason=%r parameters=%d cores=%d runs_at_once=%s", torch.get_num_threads(),
+        f"{SET_BY_HAND} is set" if chosen is None else "chosen by the model's size and the runs at once", parameters,
+        cores, os.environ.get(RUNS_AT_ONCE, "1"),
+    )  # fmt: skip
 
 
 def count_threads(parameters: int, environment: Mapping[str, str], cores: int) -> int | None:
@@ -333,14 +327,9 @@ def read_model(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Modul
     load: Any = AutoModelForCausalLM.from_pretrained
     try:
         model, found = load(
-            folder,
-            dtype=dtype,
-            attn_implementation=attends,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
+            folder, dtype=dtype, attn_implementation=attends, local_files_only=True, trust_remote_code=False,
+            use_safetensors=True, output_loading_info=True,
+        )  # fmt: skip
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise load_error(f"the model in {folder}", error) from error
     if missing := sorted(found["missing_keys"]):
@@ -376,10 +365,8 @@ def serving_hash(model: nn.Module) -> str:
 
 
 def hash_stream(weights: Iterable[tuple[str, Tensor]], zero: int | None = None) -> str:
-    """Return the sha256 over names, types, shapes and bytes; with a `zero` of 0 no 0 is told from a -0.
-
-    ValueError for weights that do not come in the order of their names.
-    """
+    """Return the sha256 over names, types, shapes and bytes; with a `zero` of 0 no 0 is told from a -0. ValueError for
+    weights that do not come in the order of their names."""
     found, before = hashlib.sha256(), ""
     for name, weight in weights:
         if name <= before:

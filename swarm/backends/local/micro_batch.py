@@ -32,11 +32,9 @@ from swarm.timelines.node import TrainRow
 
 
 class PaddedRows:
-    """Rows side by side, padded right with id 0; causal attention keeps the padding from every real token.
-
-    As of any micro-batch: `rows` in the order of their features; `tokens`: ids that are fed to the model, padding
-    included; `features`: what `policy.head` turns into logits (M, F), at the place before each of M sampled tokens.
-    """
+    """Rows side by side, padded right with id 0; causal attention keeps the padding from every real token. As of any
+    micro-batch: `rows` in the order of their features; `tokens`: ids that are fed to the model, padding included;
+    `features`: what `policy.head` turns into logits (M, F), at the place before each of M sampled tokens."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
@@ -110,7 +108,6 @@ def sort_depth_first(rows: Sequence[Row]) -> list[Branch]:
 
 
 def _common_prefixes(order: Sequence[int], ids: Sequence[np.ndarray]) -> list[int]:
-    """Return, for each row in the order, how many ids it shares with the one before it."""
     shared = [0]
     for left, right in pairwise(order):
         size = min(len(ids[left]), len(ids[right]))
@@ -151,10 +148,8 @@ def split_branches(branches: Sequence[Branch], tokens: int) -> Iterator[list[Bra
 
 
 class PackedRows:
-    """Rows as one packed tree; as `PaddedRows` has them side by side. The first branch shares nothing.
-
-    ids, position (N,): ids in depth-first order and their depths; places (M,): where each sampled token is predicted.
-    """
+    """Rows as one packed tree; as `PaddedRows` has them side by side. The first branch shares nothing. ids, position
+    (N,): ids in depth-first order and their depths; places (M,): where each sampled token is predicted."""
 
     def __init__(self, branches: Sequence[Branch]) -> None:
         self.rows: Sequence[Row] = [branch.row for branch in branches]

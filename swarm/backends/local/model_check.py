@@ -44,7 +44,6 @@ from swarm.timelines.node import TrainRow
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check as the command line says; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m swarm.backends.local.model_check", description="Check a model.")
     parser.add_argument("--job", required=True, help="JSON of the job that the model is checked as")
     parser.add_argument("--folder-hash", required=True, help="hash of the model's folder")
@@ -111,7 +110,6 @@ async def measure_generation(backend: LocalBackend, job: Job, ids: Sequence[int]
 async def _time_answers(
     engine: Engine, prompts: Sequence[Sequence[int]], tokens: int, round_number: int
 ) -> tuple[float, list[TrainEpisode]]:
-    """Answer all prompts at once with so many tokens; return the seconds and the episodes."""
     sampling = Sampling(max_tokens=tokens)  # no stop ids: every answer is as long
     begun = time.perf_counter()
     asked = (answer(engine, f"{round_number}-{n}", prompt, sampling) for n, prompt in enumerate(prompts))
@@ -216,29 +214,18 @@ async def measure(job: Job, folder_hash: str, note: Note) -> ModelCheck:
         rows = job.merging in ("linear", "none")
         trees_lost = f"the job's merging is `{job.merging}`" if rows else find_tree_obstacle(policy)
         return ModelCheck(
-            folder=job.model.path,
-            folder_hash=folder_hash,
-            conditions=conditions(job),
-            template=render_with_timeout(lambda: check_template(backend.renderer)),
-            load_s=load_s,
-            loaded_bytes=loaded,
-            logprob_gap=gap.found,
-            logprob_tolerance=gap.allowed,
-            architecture=policy.config.model_type,
+            folder=job.model.path, folder_hash=folder_hash, conditions=conditions(job),
+            template=render_with_timeout(lambda: check_template(backend.renderer)), load_s=load_s, loaded_bytes=loaded,
+            logprob_gap=gap.found, logprob_tolerance=gap.allowed, architecture=policy.config.model_type,
             parameters=sum(weight.numel() for name, weight in policy.model.named_parameters() if ADAPTER not in name),
             trained_parameters=sum(weight.numel() for weight in trainable_parameters(policy.model).values()),
-            positions=getattr(policy.config, "max_position_embeddings", None),
-            threads=torch.get_num_threads(),
-            fused=fused_lost is None,
-            fused_lost=fused_lost,
-            trees=trees_lost is None,
-            trees_lost=trees_lost,
+            positions=getattr(policy.config, "max_position_embeddings", None), threads=torch.get_num_threads(),
+            fused=fused_lost is None, fused_lost=fused_lost, trees=trees_lost is None, trees_lost=trees_lost,
             cache_bytes_per_token=slot_bytes(policy.cache_shape, policy.dtype, 0),
-            fits_at_once=min(job.max_concurrency, job.kv_cache_bytes // one, holds),
-            memory_holds=holds,
+            fits_at_once=min(job.max_concurrency, job.kv_cache_bytes // one, holds), memory_holds=holds,
             **await _speeds(backend, job, note),
             peak_bytes=int(torch.cuda.max_memory_allocated()) if policy.device.type == "cuda" else peak_memory(),
-        )
+        )  # fmt: skip
     finally:
         await backend.stop()
 

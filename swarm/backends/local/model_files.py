@@ -33,8 +33,7 @@ from swarm.backends.local.loading import provenance, read_model
 from swarm.backends.local.policy import add_adapter, frozen_copy, lora_config, trainable_parameters
 from swarm.backends.protocols import DiskFull
 from swarm.job import Job, PathModel
-from swarm.models import folder_hash, tokenizer_files
-from swarm.models.card import Adapter
+from swarm.models import Adapter, folder_hash, tokenizer_files
 from swarm.rendering.messages import BackendError
 from swarm.rendering.renderer import load_renderer
 

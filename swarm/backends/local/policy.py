@@ -138,12 +138,10 @@ _SPREAD = 1e3
 
 
 class Policy:
-    """One model and its version.
-
-    `version` counts updates: it is 0 at first. `revision` counts every change of the weights, also one of several
-    within an update: what was computed under another revision (keys, values) is stale. `text` is ids of ordinary text
-    as the model is shown it, for checks; without any they feed the first ids of the vocabulary.
-    """
+    """One model and its version. `version` counts updates: it is 0 at first. `revision` counts every change of the
+    weights, also one of several within an update: what was computed under another revision (keys, values) is stale.
+    `text` is ids of ordinary text as the model is shown it, for checks; without any they feed the first ids of the
+    vocabulary."""
 
     def __init__(self, model: nn.Module, device: torch.device | str = "cpu", text: Sequence[int] = ()) -> None:
         self.model: Any = model.to(device).eval()
@@ -214,10 +212,8 @@ class Policy:
                 )
 
     def decode(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
-        """Return `features` (B, T, F) of ids (B, T) at `positions` (B, T), without gradients, over `cache`.
-
-        `mask` (B, 1, T, S) is added to the scores of what `cache.update` returns.
-        """
+        """Return `features` (B, T, F) of ids (B, T) at `positions` (B, T), without gradients, over `cache`. `mask` (B,
+        1, T, S) is added to the scores of what `cache.update` returns."""
         if self._fused is None:
             return self.features(
                 ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True

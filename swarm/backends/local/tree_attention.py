@@ -31,10 +31,8 @@ _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_bac
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Ids [start, end) that the same paths go through; all that descends from them stands at [end, below).
-
-    parent: the number of the segment before it on its paths, smaller than its own; -1 at a root.
-    """
+    """Ids [start, end) that the same paths go through; all that descends from them stands at [end, below). parent: the
+    number of the segment before it on its paths, smaller than its own; -1 at a root."""
 
     start: int
     end: int
@@ -140,9 +138,7 @@ def tree_attention(
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Implement transformers' attention interface: query (B, H, T, D), key and value (B, K, T, D), H a multiple of K.
-
-    Returns (B, T, H, D). With a tree, B is 1. Raises ValueError for what SDPA has no place for and would drop.
-    """
+    Returns (B, T, H, D). With a tree, B is 1. Raises ValueError for what SDPA has no place for and would drop."""
     from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
     if dropped := [name for name in _DROPPED if others.get(name) is not None]:

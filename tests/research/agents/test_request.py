@@ -31,7 +31,6 @@ from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.servers import ServerConnection, connect_server
 from sandboxes import Exit
-from sandboxes.docker.archive import check
 from sandboxes.gateway.egress import Destination
 from swarm.environments import Task, registry
 from swarm.environments.user_code import code_hash
@@ -118,7 +117,7 @@ def test_the_whole_folder_is_packed_but_what_begins_with_a_dot(tmp_path: Path) -
     for name in (".env", ".git/config", "__pycache__/agent.pyc", "tools/.secret"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("secret")
-    packed = AgentFiles.locate(str(tmp_path)).pack()
+    packed = AgentFiles.locate(str(tmp_path)).read()
     assert packed == {"agent.py": CODE.encode(), "data.json": b"{}", "tools/web.py": b"x = 1"}
 
 
@@ -127,11 +126,11 @@ def test_a_folder_with_a_link_or_too_many_files_is_refused(tmp_path: Path, monke
     agent = AgentFiles.locate(str(tmp_path))
     (tmp_path / "link").symlink_to("/etc/passwd")
     with pytest.raises(BadInput, match=r"symbolic link.*its own"):
-        agent.pack()
+        agent.read()
     (tmp_path / "link").unlink()
     monkeypatch.setattr(agent_files, "MOST_FILES", 2)
     with pytest.raises(BadInput, match=r"at most 2.*its own"):
-        agent.pack()
+        agent.read()
 
 
 @pytest.mark.parametrize(
@@ -162,8 +161,7 @@ def test_a_container_gets_its_files_and_tasks_and_a_way_out_only_if_asked(tmp_pa
     closed = container_spec(request, AgentPlacement(folder, {"MODE": "fast"}))
     assert closed.environment == {"MODE": "fast", "AJET_TOKEN": "sandbox"}
     assert (closed.ports, closed.time_limit_s, closed.trusted) == ({8000: "server.sock"}, 60.0, False)
-    assert closed.archive is not None
-    assert sorted(check(closed.archive)) == ["agent/agent.py", "tasks.json"]
+    assert sorted(closed.files) == ["agent/agent.py", "tasks.json"]
     allow = (Destination.parse("example.com:443"),)
     opened = container_spec(request, AgentPlacement(folder, {}, allow=allow, gpus=("GPU-1",)))
     assert opened.ports == {8000: "server.sock", 3128: "egress.sock"}

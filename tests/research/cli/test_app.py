@@ -74,9 +74,7 @@ def test_a_command_imports_no_library_that_it_does_not_use(modules: Imported, ar
         assert (LISTING in found, DRIVING & found) == (True, set())
 
 
-@pytest.mark.parametrize(
-    "module", ["research.runs.attempt", "research.runs.resume", "research.agents.launch", "swarm.environments.__main__"]
-)
+@pytest.mark.parametrize("module", ["research.runs.attempt", "research.agents.launch", "swarm.environments.__main__"])
 def test_a_process_of_a_study_imports_no_library_that_it_does_not_use(modules: Imported, module: str) -> None:
     found = modules("-m", module)
     assert (module in found, packages(found) & HEAVY) == (True, set())

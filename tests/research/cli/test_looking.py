@@ -143,6 +143,24 @@ def test_a_resumed_study_gets_its_report(
     assert Path(ajet("study", "resume", "--no-prefect", "--json").data["report"]["html"]).exists()
 
 
+def test_a_planners_cap_is_raised_where_a_study_goes_on_and_the_log_has_it(
+    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    settings = {"budget_s": 900.0, "max_runs": None, "parallel": 2, "approve": "none", "sandbox": {}}
+    capped = settings | {"planner_options": {"planner_max_tokens": 1000, "planner_timeout": 9.0}}
+    made = make_study()
+    made.whole(settings=capped, planner={"name": "llm", "model": "m"})
+    resume = ("study", "resume", "--no-prefect", "--planner-max-tokens")
+    ajet(*resume, "1000").refused("--planner-max-tokens", "1,000")
+    ajet("study", "resume", "--detach", "--planner-max-cost", "2").refused("--detach")
+    assert ajet(*resume, "5000", "--json").code == 0
+    state = made.state()
+    assert state.settings["planner_options"] == {"planner_max_tokens": 5000, "planner_timeout": 9.0}
+    (event,) = [event for event in made.log.read(STUDY) if event.type is EventType.STUDY_RESUMED]
+    assert event.payload["planner_options"] == {"planner_max_tokens": 5000}
+
+
 def test_a_partial_report_of_an_unfinished_study_is_built_and_named(ajet: Ajet, study: Synthetic) -> None:
     study.append(EventType.STUDY_STOPPED, reason="enough")
     ajet("study", "report").refused()

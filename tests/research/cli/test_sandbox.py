@@ -15,7 +15,6 @@ from research.installation.servers import SwarmProcess, start_swarm, stop_swarm
 from research.isolation import client_image
 from research.models.fetch import build_job, load_check
 from sandboxes import DockerSandbox, ProcessSandbox, SandboxSpec
-from sandboxes.docker.archive import pack
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images.build import Image, identity
 from swarm.client import SwarmClient, SyncEpisode
@@ -145,7 +144,7 @@ def test_pruning_removes_what_ended_left_and_nothing_that_runs(
     ajet: Ajet, containers: DockerSandbox, image: Image, engine: ContainerEngine, here: Home
 ) -> None:
     containers.run(spec(image, SLEEPER, "running"))
-    containers.run(spec(image, "print('last words')", "uncollected", archive=pack({"a": b"b"})))
+    containers.run(spec(image, "print('last words')", "uncollected", files={"a": b"b"}))
     containers.run(spec(image, SLEEPER, "forgotten"))
     for file in (here.containers / "forgotten").iterdir():
         file.unlink()

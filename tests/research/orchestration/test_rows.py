@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.files import write_json
 from research.orchestration.task_rows import (
     MOST_STEPS,
     RowState,
@@ -22,20 +21,17 @@ from research.orchestration.task_rows import (
     build_rows,
     cancel_row,
     end_row,
-    find_tracking_log,
-    outcome_lines,
     tracking_lines,
     training_lines,
 )
-from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress
+from research.runs.files import AttemptFolder, AttemptProgress
 from studies import StudyState
 from studies.log.entries import AttemptState
 from studies.log.event import Event, EventType
 from studies.records.design import RunSpec
-from studies.records.procedure import InterimAnalysis
 from studies.records.runs import NOISE_ARM
 from tests.research.in_rounds import InRounds
-from tests.studies.synthetic import Synthetic, design
+from tests.studies.synthetic import Synthetic
 
 
 def begun(study: StudyState) -> dict[str, TaskRow]:
@@ -78,27 +74,6 @@ def test_a_planned_run_waits_under_its_arm_and_seed_and_is_tagged(synthetic: Syn
     assert set(row.tags) == {
         "s-synthetic", "arm:group_size=4", f"seed:{specs[0].seed}", "phase:confirm", f"run:{specs[0].run_id}",
     }  # fmt: skip
-
-
-def test_what_the_next_look_needs_waits_for_it_under_the_key_that_it_will_have(synthetic: Synthetic) -> None:
-    looks = tuple(InterimAnalysis(seeds=seeds, alpha=alpha) for seeds, alpha in ((2, 0.01), (4, 0.02), (5, 0.03)))
-    locked = synthetic.lock(design(looks=looks))
-    specs = [synthetic.spec(arm.name, seed) for seed in locked.seeds[:2] for arm in locked.arms]
-    for spec in specs:
-        synthetic.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
-    _, *found = build_rows(synthetic.state())
-    assert {state.name for row in found for state in row.states} == {"Planned"}
-    waiting = [row for row in found if row.states[-1].message]
-    assert len(found) - len(waiting) == len(specs)
-    assert {row.name for row in waiting} == {
-        f"{arm.name} seed {seed}" for arm in locked.arms for seed in locked.seeds[2:4]
-    }
-    assert waiting[0].states[-1].message == "for look 2 of 3, if look 1 leaves a question open"
-    later = synthetic.spec(locked.arms[0].name, locked.seeds[2])
-    synthetic.append(EventType.RUN_PLANNED, run_id=later.run_id, spec=later.model_dump(mode="json"))
-    key = attempt_key(synthetic.state().runs[later.run_id], 1)
-    assert key in {row.key for row in waiting}
-    assert [row.states[-1].message for row in build_rows(synthetic.state()) if row.key == key] == [""]
 
 
 def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(synthetic: Synthetic) -> None:
@@ -253,28 +228,11 @@ def test_the_evaluation_after_training_is_told_though_it_came_to_the_same() -> N
     assert "hidden success 0.250 after training" in texts
 
 
-def test_the_end_says_what_the_stages_took_and_what_was_refused(tmp_path: Path) -> None:
-    folder = AttemptFolder(tmp_path)
-    assert list(outcome_lines(ATTEMPT, folder)) == []
-    folder.outcome.write_text('{"status": "fini')
-    assert list(outcome_lines(ATTEMPT, folder)) == []  # half of an outcome is none
-    outcome = AttemptOutcome(
-        status="finished", code="ok", seconds=75, stages={"boot": 2.5, "train": 60.0}, refused={"client: dns": 3}
-    )
-    write_json(folder.outcome, outcome.model_dump(mode="json"))
-    assert [line.text for line in outcome_lines(ATTEMPT, folder)] == [
-        "finished after 75 s: boot 2.5 s, train 60.0 s", "3 requests of its containers were refused: client: dns",
-    ]  # fmt: skip
-
-
 def test_where_the_tracked_run_is(tmp_path: Path) -> None:
     folder = AttemptFolder(tmp_path / "attempts" / "r-a1")
-    assert find_tracking_log(folder, tmp_path) is None
-    assert list(tracking_lines(ATTEMPT, None)) == []
+    assert list(tracking_lines(ATTEMPT, folder, tmp_path)) == []
     (folder.path / "wandb" / "offline-run-20310304_093000-r-a1").mkdir(parents=True)
-    log = find_tracking_log(folder, tmp_path)
-    assert log == "attempts/r-a1/wandb/offline-run-20310304_093000-r-a1"
     online = replace(ATTEMPT, url="https://wandb.example/e/p/runs/r-a1")
-    assert [line.text for line in tracking_lines(online, log)] == [
-        f"W&B log: {log}", "W&B run: https://wandb.example/e/p/runs/r-a1",
+    assert [line.text for line in tracking_lines(online, folder, tmp_path)] == [
+        "W&B log: attempts/r-a1/wandb/offline-run-20310304_093000-r-a1", "W&B run: https://wandb.example/e/p/runs/r-a1",
     ]  # fmt: skip

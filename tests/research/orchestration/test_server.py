@@ -30,7 +30,6 @@ from research.orchestration.server import (
     find_named_server,
     read_password,
     record_process,
-    startup_error,
     stop_server,
 )
 from tests.research.orchestration.shown import http_server
@@ -289,28 +288,3 @@ def test_whoever_has_the_key_is_let_in_and_whoever_has_not_is_told_so(guarded: s
 )
 def test_what_is_no_address_answers_nothing_or_has_a_password_in_it_is_refused(address: str, named: str) -> None:
     assert named in refusal(PREFECT_API_URL=address)
-
-
-LOG = """
-Traceback (most recent call last):
-  File "x.py", line 1, in start
-ValueError: of an earlier start
-"""
-RAISED = "asyncpg.exceptions.InvalidPasswordError: password authentication failed for pa55word%2F and pa55word/"
-
-
-def test_why_a_server_does_not_come_up_is_the_last_error_since_it_was_started_without_the_password(
-    tmp_path: Path,
-) -> None:
-    log = tmp_path / "server.log"
-    log.write_text(LOG + RAISED + "\nERROR:    Application startup failed. Exiting.\n")
-    url = "postgresql+asyncpg://me:pa55word%2F@db.example:5432/prefect?sslpassword=pa55word"
-    said = startup_error(log, len(LOG), {DATABASE: url})
-    assert "asyncpg.exceptions.InvalidPasswordError: " in said
-    assert "for *** and ***" in said
-    assert "postgresql+asyncpg://me:***@db.example:5432/prefect can be" in said
-    assert "pa55word" not in said
-    assert startup_error(log, log.stat().st_size, {}) == f"found no answer; see its log: {log}"
-    for url in ("nonsense-pa55word", "mysql://a:pa55word@h/x"):  # no database
-        log.write_text(f"sqlalchemy.exc.ArgumentError: Could not parse {url}\n")
-        assert "pa55word" not in startup_error(log, 0, {DATABASE: url})

@@ -39,8 +39,8 @@ from tests.studies.synthetic import STUDY as SYNTHETIC
 pytestmark = pytest.mark.slow
 
 
-PLANNED = 6
-"""Runs of the study of fake attempts that are shown at first: two seeds of both arms, and another for the next look."""
+PLANNED = 4
+"""Runs of the study of fake attempts that are shown at first: two seeds of both arms."""
 
 
 def running(state: StudyState) -> int:

@@ -14,6 +14,7 @@ from simlab.sim_clock import SimClock
 from simlab.sim_run import Desk, Flight, FlightResult, fly_in, scratch
 from simlab.suites.traps import ASK, world
 
+from research.controller.progress import progress_lines
 from research.planners import analysis
 from research.planners.endpoint import Endpoint as PlannerEndpoint
 from research.planners.endpoint import OpenAiEndpoint, Recorder, Replay
@@ -277,19 +278,22 @@ def test_an_inquiry_answered_by_hand_is_planned_again_to_its_end() -> None:
     assert verdicts == ["supported", "supported", "equivalent", "inconclusive"]
 
 
-def test_at_a_cap_of_tokens_the_rules_ask_on_and_the_log_says_so() -> None:
-    script = Script({(2, "propose"): [RATES]})
+def test_at_a_cap_of_tokens_the_rules_ask_on_and_the_log_says_so_and_that_the_model_changed() -> None:
+    script, names = Script({(2, "propose"): [RATES]}), iter(("m-1", "m-2"))
 
     def dear(request: dict[str, Any]) -> Reply:
         body = script(request).body
-        return Reply(body={**body, "usage": {"prompt_tokens": 10_000, "completion_tokens": 1}})
+        return Reply(body={**body, "model": next(names), "usage": {"prompt_tokens": 10_000, "completion_tokens": 1}})
 
     landed, endpoint = fly_scripted(dear, options=PlannerOptions(planner_max_tokens=21_000))
     assert (landed.state.status, landed.state.round, len(endpoint.requests)) == ("concluded", 2, 2)
-    assert "20,002 tokens spent: no model is asked any more), so the rules ask." in landed.state.why_asked
+    assert "20,002 tokens spent: no model is asked any more" in landed.state.why_asked
+    assert "takes a larger cap), so the rules ask." in landed.state.why_asked
     facts = dict(planner_facts(landed.state))
     assert facts["Planner tokens"] == "20,000 in prompts, 2 in answers"
     assert facts["Planner tokens, design"] == "10,000 in prompts, 1 in answers"
+    assert facts["Planner's model, as its endpoint says"] == "m-1, then m-2: it changed 1 time between answers"
+    assert "answers by another model: m-2, until now m-1" in dict(progress_lines(landed.state))["model-0"]
 
 
 def test_a_question_of_which_no_design_is_accepted_goes_back_with_the_reason() -> None:

@@ -12,12 +12,14 @@ import pytest
 from research.design.compiler import accept_hypotheses
 from research.design.pricing import make_pricing
 from research.errors import BadTopic, PlannerFailed
-from research.planners.context import Check, PlannerContext, PlannerTurn
+from research.planners.context import Check, PlannerContext, PlannerTurn, field_specs
 from research.planners.endpoint import OpenAiEndpoint
 from research.planners.llm import LlmPlanner, PlannerOptions, UnusableAnswer, parse_json_object
-from research.proposals.actions import Decline, Propose
+from research.planners.topic import find_uncovered
+from research.proposals.actions import Decline, Propose, ProposeDesign
 from studies.records.base import canonical
 from studies.records.design import Budget
+from swarm.job import Job
 from tests.research.compiling import refusal
 from tests.research.factories import make_verdict
 from tests.research.planners.scripted_endpoint import TOKENS, Endpoint, Reply, fails, says, scripted_endpoint
@@ -251,6 +253,29 @@ def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: Make
     assert "built_in" in request["messages"][1]["content"]
 
 
+@pytest.mark.parametrize(("algorithm", "shown"), [("grpo", "stdev"), ("rloo", "that of the algorithm rloo")])
+def test_the_advantage_that_is_there_anyway_is_that_of_the_jobs_algorithm(
+    algorithm: str, shown: str, digest: MakeDigest
+) -> None:
+    facts = digest(TOPIC, fields=field_specs(Job(algorithm=algorithm)), code_allowed=True).facts()
+    assert shown in facts["code"]["built_in"]["advantage"]
+
+
+@pytest.mark.parametrize(("variable", "left"), [("task_weights", ()), ("reward", ("order",))])
+def test_a_slot_covers_the_words_of_what_it_does(variable: str, left: tuple[str, ...], digest: MakeDigest) -> None:
+    claim = RECORDS[0].model_copy(update={"variable": variable, "control": "built-in", "treatment": "hard-last"})
+    topic = f"does the order of {variable.replace('_', ' ')} matter on arith?"
+    found = find_uncovered(digest(topic, hypotheses=(claim,)), ProposeDesign(environment="arith"))
+    assert tuple(word for word in found if word == "order") == left
+
+
+def test_who_answered_is_kept_by_the_name_that_the_endpoint_gives(digest: MakeDigest) -> None:
+    other = {**says(PROPOSAL).body, "model": "scripted-\x1b[31m2"}
+    turn, _ = ask([says("turtles"), Reply(body=other)], digest(TOPIC))
+    assert turn.models == ("scripted", "scripted-2")
+    assert turn.payload()["models"] == ["scripted", "scripted-2"]
+
+
 @pytest.mark.parametrize("design", [False, True])
 def test_a_topic_may_be_declined_before_the_lock_whatever_else_is_said(design: bool, digest: MakeDigest) -> None:
     hypotheses = RECORDS if design else ()
@@ -345,7 +370,7 @@ def test_tokens_are_counted_by_purpose_with_their_price_and_a_cap_is_kept_before
     with scripted_endpoint([says("turtles"), says(PROPOSAL)]) as endpoint:
         frugal = planner(endpoint, options=options)
         turn = frugal.act(digest(TOPIC), compiled())
-        with pytest.raises(PlannerFailed, match="no model is asked any more"):
+        with pytest.raises(PlannerFailed, match=r"-max-tokens 100000 .* asked any more; `ajet study resume` takes"):
             planner(endpoint, options=options).act(digest(TOPIC, tokens_spent={"prompt": 99_990.0}), compiled())
         with pytest.raises(PlannerFailed, match=r"tokens spent for 0\.50"):
             planner(endpoint, options=options).act(digest(TOPIC, tokens_spent={"completion": 50_000.0}), compiled())

@@ -25,6 +25,7 @@ from research.errors import DesignRefused, NotReady, PlannerFailed, ResearchErro
 from research.installation.home import Home
 from research.planners.context import Check, PlannerContext, PlannerTurn, ToolResult
 from research.planners.history import CampaignFacts
+from research.planners.rules import RulesPlanner
 from research.proposals.actions import Action, AskUser, Constant, Note, Propose, ProposeDesign, ProposedHypothesis
 from research.proposals.flags import RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
@@ -118,13 +119,16 @@ def context(asked: RequestedMetric | None = None) -> PlanningInputs:
     ("topic", "claim", "unused"),
     [
         ("what helps?", make_claim(control=8), False), ("what helps?", make_claim(control=2), True),
-        ("is 2 too few?", make_claim(control=2), False), ("is 20 too few?", make_claim(control=2), True),
+        ("is a group size of 2 low?", make_claim(control=2), False), ("2 or 16 groups?", make_claim(control=2), False),
+        ("is a group of 20 too few?", make_claim(control=2), True), ("do 2 tools help?", make_claim(control=2), True),
+        ("16 against 2?", make_claim(control=2), False), ("in 2 epochs, what helps?", make_claim(control=2), True),
         ("what helps?", make_claim("learning_rate", 1e-7, 3e-3), True),
-        ("is 1e-7 enough?", make_claim("learning_rate", 1e-7, 3e-3), False),
+        ("is a learning rate of 1e-7 enough?", make_claim("learning_rate", 1e-7, 3e-3), False),
         ("what helps?", make_claim("algorithm", "rloo", "grpo"), True),
         ("is rloo worse?", make_claim("algorithm", "rloo", "grpo"), False),
         ("how?", make_claim(control=2, treatment=8, ladder=(2, 4, 8)), False),
-        ("2,128 of 1,024?", make_claim(control=2), False), ("1,024?", make_claim("episodes_per_step", 1024, 64), False),
+        ("a group of 2,128?", make_claim(control=2), False),
+        ("1,024 episodes?", make_claim("episodes_per_step", 1024, 64), False),
         ("what helps?", make_claim("environment.max_turns", 3, 6), False),  # of count, where guess has 4
         ("what helps?", make_claim("environment.max_turns", 1, 6), True),
     ],
@@ -143,7 +147,7 @@ def test_a_control_is_a_default_or_named_by_the_topic_else_the_claim_says_that_n
 
 
 @pytest.mark.parametrize(
-    ("topic", "control", "strange"), [("q", 2, True), ("is 2 best?", 2, False), ("q", None, False)]
+    ("topic", "control", "strange"), [("q", 2, True), ("is a group of 2 best?", 2, False), ("q", None, False)]
 )
 def test_a_search_has_no_control_that_nobody_uses(topic: str, control: int | None, strange: bool) -> None:
     knob = {"field": "group_size", "values": [4, 16, 32, 64], "control": control}
@@ -473,6 +477,19 @@ def test_advice_that_the_compiler_refuses_is_not_given(
     del wanted[1]
     assert advising.suggest_next(state)["command"] == ""
     assert "0.958" in advising.suggest_next(state)["why"]
+
+
+def test_a_study_that_a_model_planned_is_told_neither_of_a_topic_that_rules_cannot_read_nor_to_set_a_model_up(
+    home: Home, log: EventLog, judged: Callable[..., StudyState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, wanted = replace(judged(), topic="Do turtles fly?"), [NextQuestion("", "ajet 1", ProposedStudy(6000.0))]
+    monkeypatch.setattr("research.controller.closing.list_next_questions", lambda state: wanted)
+    by_model, by_rules = (Closing(planning(home, log, each)) for each in (ScriptedPlanner(), RulesPlanner()))
+    assert by_model.suggest_next(state)["command"] == "ajet 1"
+    assert "OPENAI_BASE_URL" in by_rules.suggest_next(state)["why"]
+    wanted[0] = NextQuestion("", "ajet 2", ProposedStudy(6000.0, "does it fly faster?"))
+    refused = by_model.suggest_next(state)
+    assert (refused["command"], "OPENAI" in refused["why"], "vary" in refused["why"]) == ("", False, True)
 
 
 def test_an_action_of_another_stage_is_refused(home: Home, log: EventLog) -> None:

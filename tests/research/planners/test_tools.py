@@ -121,6 +121,10 @@ def test_tasks_are_counted_by_kind_and_by_what_became_of_them_and_no_name_of_one
     assert [entry[3] for entry in shown["worst"]] == sorted(entry[3] for entry in shown["worst"])
     assert shown["pass_at"]["after"]["1"][0] == pytest.approx(fmean(values), rel=0.05)
     assert sum(shown["rewards"]["after"].values()) == plays
+    groups = shown["reward_groups"]["after"]
+    assert sum(count for count, _ in groups.values()) == shown["pass_at"]["after"]["2"][1]
+    assert all(constant == 0 for mean, (_, constant) in groups.items() if 0 < mean < 1)
+    assert all(constant == count for mean, (count, constant) in groups.items() if mean in (0, 1))
     assert not [task.id for task in get_environment("guess").tasks("hidden") if f'"{task.id}"' in json.dumps(shown)]
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import signal
-import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -21,7 +19,6 @@ import pytest
 from research.isolation.mode import EngineThread, Sandboxing
 from research.runs.attempt import Attempt
 from research.runs.files import AttemptFolder, AttemptSpec, Role
-from research.runs.resume import reap_command
 from research.runs.workers import container_spec, engine_failures, store_evaluation, tasks_of
 from sandboxes import DockerSandbox, Exit, SandboxError, SandboxSpec
 from sandboxes.docker.engine import ContainerEngine
@@ -53,12 +50,9 @@ class ContainedTrial(Trial):
         super().end()
         self.containers.reap({})
 
-    def after_kill(self) -> tuple[str, ...]:
-        return reap_command(self.folder.path)
-
     def running(self) -> dict[str, str]:
         wanted = {"label": f"ajet.installation={self.containers.installation}"}
-        found = self.engine.client.api.containers(all=True, filters=wanted)
+        found = self.engine.client.api.containers(filters=wanted)
         return {item["Labels"]["ajet.label.role"]: item["Id"] for item in found}
 
 
@@ -86,8 +80,7 @@ def test_a_killed_attempt_takes_its_containers_along_though_no_controller_looks(
     other = trial.containers.run(sleeper)
     (pid,) = trial.pids("research.runs.attempt")
     os.kill(pid, signal.SIGKILL)
-    eventually((trial.path / "sandboxes" / "attempt" / "exit.json").exists, "the shim says that it ended")
-    assert set(trial.running()) == {"x"}  # and nothing of any other attempt
+    eventually(lambda: set(trial.running()) == {"x"}, "its containers end, and nothing of any other attempt")
     assert other.poll() is None
     assert handle.poll() == Exit("error", -signal.SIGKILL)
     assert trial.pids("-m") == []
@@ -109,9 +102,7 @@ def order(tmp_path: Path) -> AttemptSpec:
 
 
 def files(spec: SandboxSpec) -> dict[str, str]:
-    assert spec.archive is not None
-    with closing(tarfile.open(fileobj=io.BytesIO(spec.archive))) as tar:
-        return {name: tar.extractfile(name).read().decode() for name in tar.getnames()}  # type: ignore[union-attr]
+    return {name: content.decode() for name, content in spec.files.items()}
 
 
 def spec_of(order: AttemptSpec, role: Role) -> SandboxSpec:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import time
@@ -46,13 +45,10 @@ class Trial:
         write_json(self.folder.spec, order.model_dump(mode="json"))
         command = (sys.executable, "-m", "research.runs.attempt", str(self.folder.path))
         spec = SandboxSpec("attempt", command, self.folder.path, self.variables(), time_limit_s=None, trusted=True)
-        return self.sandbox.run(dataclasses.replace(spec, after_kill=self.after_kill()))
+        return self.sandbox.run(spec)
 
     def variables(self) -> dict[str, str]:
         return {name: os.environ[name] for name in ENGINE_VARIABLES if name in os.environ}
-
-    def after_kill(self) -> tuple[str, ...]:
-        return ()
 
     def end(self) -> None:
         for handle in self.sandbox.list():

@@ -18,7 +18,7 @@ from simlab.worlds import MainEffect, Planted, Played
 from research.cli.studies import list_row, render_ending, summary
 from research.controller.interventions import answer_question
 from research.controller.progress import progress_lines
-from research.orchestration.artifacts import LiveCurves, build_artifacts
+from research.orchestration.artifacts import LearningCurves, build_artifacts
 from research.planners.analysis import collect_inputs
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.rules import RulesPlanner
@@ -207,6 +207,22 @@ def test_an_exploration_before_the_first_question_is_shown_and_leaves_the_level_
     assert result.report.count("No claim rests on them") == 2
 
 
+def test_an_exploration_on_several_seeds_makes_each_try_on_all_of_them_and_no_claim_may_have_one() -> None:
+    planner = Explorer(WISH.model_copy(update={"seeds": 3}), round=1)
+    result = fly(replace(flight(planner=lambda clock: planner, report=True), asks={"rounds": 1}))
+    state = result.state
+    (tried,) = state.explorations
+    assert "more_seeds" not in tried.plan.model_copy(update={"more_seeds": ()}).model_dump()
+    assert len(set(tried.plan.seeds)) == 3
+    made = {(run.spec.arm, run.spec.seed) for run in explorations(state) if run.status == "collected"}
+    assert made == {(arm.name, seed) for arm in tried.plan.arms for seed in tried.plan.seeds}
+    assert not {*tried.plan.seeds} & {*state.locked_design.seeds}
+    [shown] = planner.told[-1]
+    assert [len(entry["success"]) for entry in shown["single_runs_on_search_tasks_which_claim_nothing"]] == [3, 3]
+    assert result.report is not None
+    assert f"6 single runs in arith, seeds {', '.join(map(str, tried.plan.seeds))} for all" in result.report
+
+
 class Declining(Explorer):
     def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         return PlannerTurn(Decline(reason="Nothing moves.")) if digest.explored else super().act(digest, check)
@@ -303,9 +319,8 @@ def alone() -> tuple[FlightResult, list[Event], Proof, dict[str, Any]]:
         events[:] = desk.log.read(desk.state.id)
         if desk.state.report is not None:
             proofs.append(verify(desk.state.id, desk.log.read_unverified(desk.state.id), desk.folder))
-            curves = LiveCurves(desk.folder)
-            curves.read(desk.state)
-            shown = [one.name for one in build_artifacts(desk.state, desk.folder, lambda run, attempt: None)]
+            curves = LearningCurves(desk.folder)
+            shown = [one.name for one in build_artifacts(desk.state, desk.folder, curves)]
             told.update(
                 summary(desk.state, desk.folder), shown=shown, drawn=curves.data(desk.state),
                 row=list_row(desk.state, desk.folder), lines=[line for _, line in progress_lines(desk.state)],
@@ -333,7 +348,7 @@ def test_a_study_that_explores_makes_one_run_of_each_arm_and_tests_nothing(
     assert all(0 < entry["after"] == entry["value"] < 1 for entry in told["explored"])
     assert told["next"] == state.asked_next
     assert told["row"][1:4] == ["concluded", "2/2", "nothing tested"]
-    assert {"plan", "runs", "results", "report"} <= set(told["shown"])
+    assert {"plan", "curves", "report"} <= set(told["shown"])
     assert [arm.arm for arm in told["drawn"].arms] == ["learning_rate=0.003", "learning_rate=0.01"]
     assert "explores, which tests nothing: learning_rate=0.003, learning_rate=0.01, one run each" in told["lines"]
     assert result.report is not None

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from sandboxes.docker.archive import pack
 from sandboxes.docker.container import ContainerHandle, DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.docker.launch import USER
@@ -94,7 +93,7 @@ class Attackers:
         spec = replace(
             self.spec, name=f"attack-{uuid.uuid4().hex[:12]}", image=self.image.id,
             command=("python3", f"/input/{command[0]}", *command[1:]),
-            **{"archive": pack(hostile_files(self.facts)), **fields},
+            **{"files": hostile_files(self.facts), **fields},
         )  # fmt: skip
         return Attack(self.sandbox.run(spec), spec)
 

@@ -12,7 +12,6 @@ import pytest_asyncio
 from aiohttp import web
 
 from research.isolation.access_policy import AccessPolicy
-from sandboxes.docker.archive import pack
 from sandboxes.gateway.egress import Destination
 from sandboxes.gateway.gateway import PORTS, Gateway
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
@@ -49,7 +48,7 @@ def honest_spec(attackers: Attackers, exchange: Path, tasks: Any) -> SandboxSpec
                "--server", "http://127.0.0.1:8000", "--tasks", "/input/tasks.json")  # fmt: skip
     return SandboxSpec(
         "honest", command, Path("/"), environment={"AJET_TOKEN": PLACEHOLDER}, time_limit_s=180.0, limits=Limits(),
-        image=attackers.image.id, archive=pack({"tasks.json": to_json(tasks).encode()}), exchange=exchange,
+        image=attackers.image.id, files={"tasks.json": to_json(tasks).encode()}, exchange=exchange,
         ports={8000: PORTS[8000]},
     )  # fmt: skip
 

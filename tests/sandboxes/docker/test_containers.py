@@ -13,7 +13,6 @@ import pytest
 
 from sandboxes import Exit, Limits, SandboxError
 from sandboxes.docker import container, launch
-from sandboxes.docker.archive import pack
 from sandboxes.spec import wait_until
 from tests.sandboxes.containing import DEADLINE_S, SLEEPER, STUBBORN, Box, refused_results
 
@@ -27,7 +26,7 @@ def test_a_command_finds_its_input_and_leaves_output_and_results(box: Box) -> No
     )
     handle = box.run(
         code,
-        archive=pack({"code/hello.py": b"WORD = 'hello'", "data": data}),
+        files={"code/hello.py": b"WORD = 'hello'", "data": data},
         results={"copy": 60_000, "big": 10, "none": 10},
         environment={"OF": "the spec"},
     )

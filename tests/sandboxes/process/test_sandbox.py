@@ -147,17 +147,6 @@ def test_only_what_was_started_is_listed_the_oldest_first(ground: Ground) -> Non
     )  # what was only written down can be launched
 
 
-@pytest.mark.parametrize(("end", "cleared"), [("os.kill(os.getpid(), 9)", True), ("sys.exit(3)", False), ("", False)])
-def test_what_a_killed_command_had_elsewhere_is_cleared_up_first(ground: Ground, end: str, cleared: bool) -> None:
-    record = str(ground.root / "one" / "exit.json")
-    looks = f"import os; open('cleared', 'w').write(str(os.path.exists({record!r}))); raise SystemExit(3)"
-    handle = ground.run(f"import os, sys; {end}", after_kill=(sys.executable, "-c", looks))
-    assert handle.wait(DEADLINE_S) in (Exit("error", -9), Exit("error", 3), Exit("finished", 0))
-    assert (ground.folder / "cleared").exists() == cleared
-    assert not cleared or (ground.folder / "cleared").read_text() == "False"
-    assert ("not cleared up" in (ground.root / "one" / "shim.log").read_text()) == cleared  # that failed, and is noted
-
-
 @pytest.mark.parametrize("dies", ["the shim", "both"])
 def test_a_killed_shim_means_lost_and_stop_reaps_what_it_left(ground: Ground, dies: str) -> None:
     handle, child = ground.run(SLEEPER), ground.pid()

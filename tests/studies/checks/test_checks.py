@@ -115,6 +115,15 @@ def test_who_is_the_control_decides_no_code(left: Conditions, right: Conditions)
     assert [(v.code, v.blocks) for v in one] == [(v.code, v.blocks) for v in other]
 
 
+@pytest.mark.parametrize(("kind", "blocks"), [("success-at-tokens", False), ("success-at-seconds", True)])
+def test_where_success_is_read_at_equal_amounts_no_amount_of_training_is_a_confound(kind: str, blocks: bool) -> None:
+    matched = design().model_copy(update={"metric": design().metric.model_copy(update={"kind": kind})})
+    assert lint(matched, steps=50, episodes=5000, optimiser_steps=160, tokens=90_000, checkpoint="last") == ()
+    (shared,) = lint(matched, neighbours=7)
+    assert (shared.code, shared.blocks) == ("co_tenancy", blocks)
+    assert [found.blocks for found in lint(matched, wall_s=90.0)] == [False]
+
+
 def test_a_run_that_the_watchdog_stopped_may_have_less_training_but_is_told() -> None:
     shorter = {"steps": 12, "episodes": 1536, "tokens": 9000, "optimiser_steps": 12, "wall_s": 6.0}
     (found,) = lint(**shorter, stopped_by="kl_blow_up")

@@ -49,7 +49,7 @@ def value_of(metric: Metric, results: Results) -> float:
 
 
 def rows(steps: int) -> list[dict[str, Any]]:
-    known = {"batch/episodes": 16.0, "timing_s/step": 2.0}
+    known = {"batch/episodes": 16.0, "timing_s/step": 8.0, "tokens/trained": 10.0}
     return [{"step": n, "metrics": {**known, "critic/success/mean": n / 10}} for n in range(1, steps + 1)]
 
 
@@ -63,7 +63,8 @@ def batches(*shares: float | None, of: float = 16.0, stopped: str | None = None)
 @pytest.mark.parametrize("name", [name for name in kinds() if name not in ("fact", "collapse", "logged")])
 def test_every_kind_reads_its_own_key_within_its_range_and_success_beside_it_also_of_a_screening_run(name: str) -> None:
     kind = kind_named(name)
-    asked = replace(ASKED, of="words" if "of" in kind.takes else "", tokens=64)
+    of = "25" if name.startswith("success-at-") else "words"
+    asked = replace(ASKED, of=of if "of" in kind.takes else "", tokens=64)
     threshold = 0.5 if "threshold" in kind.takes and name != "tokens" else None
     metric = kind.define(replace(asked, threshold=threshold))
     found = kind.measure(metric, run(2, 6, 12, 16, 18))
@@ -99,6 +100,32 @@ def test_a_time_is_cut_at_the_horizon_and_an_area_below_a_threshold_tells_no_lev
     kind = kind_named("area")
     metric = kind.define(replace(ASKED, threshold=0.5))
     assert value_of(metric, run(10, 10, 10, 10, 10)) == value_of(metric, run(10, 20, 20, 20, 20)) == 0.5
+
+
+@pytest.mark.parametrize(("name", "at", "value"), [("tokens", 10, 0.2), ("tokens", 25, 0.5), ("seconds", 12, 0.3)])
+def test_success_at_equal_tokens_or_seconds_lies_between_the_evaluations_around_them(
+    name: str, at: int, value: float
+) -> None:
+    metric = kind_named(f"success-at-{name}").define(replace(ASKED, of=str(at)))
+    assert (metric.schedule is not None, metric.higher_is_better, metric.unit) == (True, True, "")
+    assert value_of(metric, run(0, 4, 8, 12, 16)) == pytest.approx(value)
+    assert value_of(metric, replace(run(0, 4), stopped_by="stalled")) == 0.2, "as much as it ever will"
+    with pytest.raises(Refused, match=f"^expected a training of {at}0 .*; found one that ended after"):
+        value_of(metric.model_copy(update={"of": f"{at}0"}), run(0, 4))
+
+
+def test_an_amount_that_no_training_comes_to_is_refused_and_so_are_logs_without_a_count_of_it() -> None:
+    kind = kind_named("success-at-tokens")
+    for of in ("", "0", "1e3", "-5", "ten"):
+        with pytest.raises(Refused, match=f"^expected a whole number of trained tokens .*; found {of or 'none'};"):
+            kind.define(replace(ASKED, of=of))
+    with refused(Refused, "6401"):
+        kind.define(replace(ASKED, of="6401", tokens=100))
+    with refused(Refused, "31"):
+        kind_named("success-at-seconds").define(replace(ASKED, of="31"))
+    silent = replace(run(0, 4, 8), history=batches(0.5, 0.5).history)
+    with refused(Refused, "tokens/trained", "2 steps without it"):
+        value_of(kind.define(replace(ASKED, of="10")), silent)
 
 
 @pytest.mark.parametrize(

@@ -201,6 +201,7 @@ KINDS = {
     "no interaction that matters": (("interaction", {"sought": "equivalence"}), (0.5, 0.6, 0.55, 0.65), {}),
     "an open interaction": (("interaction", {}), (0.5, 0.6, 0.55, 0.65), {"equivalence_margin": 0.01}),
     "a trend": (("trend", {}), (0.50, 0.56, 0.64), {}),
+    "a contrast": (("trend", {"contrast": (-0.5, 1.0, -0.5)}), (0.50, 0.70, 0.50), {}),
     "fields that go together": (("together", {}), (0.50, 0.72), {}),
     "collapses of an interaction": (("interaction", {}), (0.50, 0.52, 0.50, 0.72), {"collapse": CollapseRule()}),
     "collapses of a trend": (("trend", {}), (0.50, 0.52, 0.50), {"collapse": CollapseRule()}),

@@ -83,7 +83,7 @@ def test_what_was_tried_without_a_claim_is_labelled_and_its_runs_are_accounted_f
     plan = Exploration(why="Is it <i>stable</i>?", **fields)
     planned = {"plan": plan.model_dump(mode="json"), "hash": plan.hash(), "seconds_per_run": 3.0, "turn": ""}
     tried = begun.then(EventType.EXPLORATION_PLANNED, **planned)
-    spec = exploration_spec(STUDY, plan, plan.arms[1])
+    spec = exploration_spec(STUDY, plan, plan.arms[1], plan.seed)
     tried = tried.then(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
     page = built(tried.then(EventType.STUDY_STOPPED, reason="nobody waits"), tmp_path / "s")
     assert_golden("\n".join(line for line in page.split("\n") if "xploration" in line or "| planned |" in line))

@@ -12,21 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from swarm import errors
 from swarm.dialects.base import CompletionRequest, ToolChoice, seal, signature
 from swarm.dialects.messages import MESSAGES, parse_count
-from swarm.errors import (
-    ContextExceeded,
-    EngineUnavailable,
-    EpisodeEnded,
-    InvalidKey,
-    InvalidRequest,
-    LeaseLost,
-    NotFound,
-    SwarmError,
-    Throttled,
-)
 from swarm.rendering.messages import Piece, ToolCall, Words
-from swarm.timelines.matching import canonical
+from swarm.timelines.tree import canonical
 from tests.golden import assert_golden
 from tests.lazily import lazy
 from tests.swarm.dialects.support import MODEL, NAME, answers, events, kept, reply, streamed, whole
@@ -203,7 +193,7 @@ def test_sampling_tools_and_choices_are_understood() -> None:
     ],
 )
 def test_thinking_that_is_not_ours_is_refused(block: dict[str, Any], place: str) -> None:
-    with pytest.raises(InvalidRequest) as found:
+    with pytest.raises(errors.InvalidRequest) as found:
         turns(USER, {"role": "assistant", "content": [block]}, USER)
     assert found.value.param == f"messages.1.content.0.{place}"
 
@@ -213,20 +203,21 @@ def test_a_count_shows_the_model_what_a_call_would() -> None:
     counted = parse_count(json.dumps(asked).encode(), MODEL)
     called = parse(system="be brief", tools=[TOOL])
     assert (counted.messages, counted.tools) == (called.messages, called.tools)
-    with pytest.raises(InvalidRequest, match="max_tokens"):
+    with pytest.raises(errors.InvalidRequest, match="max_tokens"):
         parse_count(json.dumps({**asked, "max_tokens": 3}).encode(), MODEL)
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (InvalidRequest("x", param="top_k"), "invalid_request_error"), (InvalidKey("x"), "authentication_error"),
-        (NotFound("x"), "not_found_error"), (EngineUnavailable("x"), "overloaded_error"),
-        (LeaseLost("x"), "conflict_error"), (EpisodeEnded("x"), "invalid_request_error"),
-        (Throttled("x"), "rate_limit_error"), (SwarmError("x"), "api_error"),
+        (errors.InvalidRequest("x", param="top_k"), "invalid_request_error"),
+        (errors.InvalidKey("x"), "authentication_error"), (errors.NotFound("x"), "not_found_error"),
+        (errors.EngineUnavailable("x"), "overloaded_error"), (errors.LeaseLost("x"), "conflict_error"),
+        (errors.EpisodeEnded("x"), "invalid_request_error"), (errors.Throttled("x"), "rate_limit_error"),
+        (errors.SwarmError("x"), "api_error"),
     ],
 )  # fmt: skip
-def test_errors_have_anthropics_form_and_keep_our_code(error: SwarmError, kind: str) -> None:
+def test_errors_have_anthropics_form_and_keep_our_code(error: errors.SwarmError, kind: str) -> None:
     wire = {"type": kind, "message": "x", "code": error.code, "param": error.param}
     assert json.loads(MESSAGES.error(error)) == {"type": "error", "error": wire}
     writer = MESSAGES.writer(NAME, MODEL, parse(), 0, 40)
@@ -234,7 +225,7 @@ def test_errors_have_anthropics_form_and_keep_our_code(error: SwarmError, kind: 
 
 
 def test_a_prompt_that_is_too_long_is_told_in_the_words_agents_look_for() -> None:
-    told = json.loads(MESSAGES.error(ContextExceeded("expected 200 tokens", param="messages")))["error"]
+    told = json.loads(MESSAGES.error(errors.ContextExceeded("expected 200 tokens", param="messages")))["error"]
     assert_golden(told["message"])
     assert (told["type"], told["code"]) == ("invalid_request_error", "context_length_exceeded")
 
@@ -254,7 +245,7 @@ def test_tools_that_the_provider_would_run_are_left_out_and_told_once_a_kind() -
     ],
 )  # fmt: skip
 def test_a_thread_is_refused_in_the_protocols_own_words(thread: dict[str, Any], code: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(errors.InvalidRequest) as refused:
         parse(thread=thread)
     error = json.loads(MESSAGES.error(refused.value))["error"]
     assert (error["type"], error["param"], error["details"]["error_code"]) == ("invalid_request_error", "thread", code)

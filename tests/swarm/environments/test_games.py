@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.environments import Demonstration, Message, Split, calling, said
-from swarm.environments.builtin import GUESSES, TURNS, Arith, ArithGame, Guess, GuessGame, Market, MarketGame
 from swarm.environments.custom import demonstrations_from_json, demonstrations_to_json
+from swarm.environments.registry import GUESSES, TURNS, Arith, ArithGame, Guess, GuessGame, Market, MarketGame
 
 
 def market() -> MarketGame:

@@ -270,6 +270,21 @@ async def test_weights_follow_the_rewards_that_were_seen() -> None:
     assert len({(await weights([])).id for _ in range(50)}) == 3
 
 
+async def test_equal_weights_make_passes_in_new_orders_and_others_what_is_due(tmp_path: Path) -> None:
+    tasks, file = [Task(name) for name in "abcdefgh"], tmp_path / "weights.py"
+    file.write_text("def task_weights(history):\n    return [1.0] * len(history)\n")
+    alike = TaskWeights(str(file), tasks, seed=1)
+    passes = ["".join([(await alike([])).id for _ in tasks]) for _ in range(40)]
+    assert {"".join(sorted(one)) for one in passes} == {"abcdefgh"}
+    assert len(set(passes)) > 30
+    file.write_text("def task_weights(history):\n    return [0.0, 5.0, 3.0, 1.0, 1.0, 0.0, 0.0, 0.0]\n")
+    skewed = TaskWeights(str(file), tasks, seed=1)
+    drawn = [(await skewed([])).id for _ in range(100)]
+    due = {"b": 50, "c": 30, "d": 10, "e": 10}
+    assert {*drawn} == {*due}
+    assert max(abs(drawn.count(name) - count) for name, count in due.items()) <= 2
+
+
 @pytest.mark.parametrize(
     ("slot", "body", "said"),
     [

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm import models as hashing
 from swarm.errors import InvalidRequest
-from swarm.models import folder as hashing
 from swarm.models import folder_hash, model_place, require_model_folder
 from tests.golden import assert_golden
 from tests.swarm.models.folders import whole_folder

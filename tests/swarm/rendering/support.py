@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from swarm.rendering.harmony import HarmonyFormat
-from swarm.rendering.json_formats import FencedFormat, Llama3Format, MistralFormat
+from swarm.rendering.json_formats import FencedFormat, HarmonyFormat, Llama3Format, MistralFormat
 from swarm.rendering.messages import Answer, AnswerFormat, Piece, Thinking, ToolCall, assemble_answer
 from swarm.rendering.reading import join_pieces
 from swarm.rendering.tagged import GlmFormat, HermesFormat, TaggedFormat, qwen_calls

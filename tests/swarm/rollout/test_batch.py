@@ -14,8 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from swarm.errors import InvalidRequest
 from swarm.rollout.groups import Groups
-from swarm.rollout.staleness import BatchSelection
-from swarm.rollout.streams import DeficitRoundRobin, Streams
+from swarm.rollout.streams import BatchSelection, DeficitRoundRobin, Streams
 from swarm.rollout.task_sampler import Group, bytes_of
 from swarm.store.tables import Sample, StreamRow
 from swarm.timelines import Drift, Node

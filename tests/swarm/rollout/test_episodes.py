@@ -10,17 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from swarm import errors
 from swarm.backends.fake import EOS_ID, FakeRenderer
-from swarm.errors import (
-    EngineUnavailable,
-    EpisodeEnded,
-    InvalidRequest,
-    JobConflict,
-    JobFinished,
-    LeaseLost,
-    StoreUnavailable,
-    Throttled,
-)
 from swarm.rendering.messages import BackendError
 from swarm.rollout import episodes
 from swarm.rollout.episodes import Closing, LeasedEpisode
@@ -112,10 +103,10 @@ async def waiting(scene: Scene, task: str) -> asyncio.Task[LeasedEpisode]:
 
 
 async def test_what_waits_in_line_hears_why_nobody_begins_and_a_place_given_to_one_who_left_is_given_back() -> None:
-    for is_over, error in ((True, JobFinished), (False, EngineUnavailable)):
+    for is_over, error in ((True, errors.JobFinished), (False, errors.EngineUnavailable)):
         scene = Scene()
         first, *_ = await scene.fill()
-        with pytest.raises(Throttled) as refusal:
+        with pytest.raises(errors.Throttled) as refusal:
             await scene.begin("c")
         assert (bool(refusal.value.retry_after), scene.rollout.counts["throttled"]) == (True, 1)
         gone = await waiting(scene, "a")
@@ -132,7 +123,7 @@ async def test_what_waits_in_line_hears_why_nobody_begins_and_a_place_given_to_o
         scene.rollout.notify()
         with pytest.raises(error):
             await begun
-    with pytest.raises(LeaseLost, match="was lost when the server was restarted"):
+    with pytest.raises(errors.LeaseLost, match="was lost when the server was restarted"):
         await Scene().end(first)  # the next life, where its beginning was not written
 
 
@@ -142,7 +133,7 @@ async def test_a_slow_client_has_more_time_before_its_first_call(scene: Scene) -
     scene.call(slow)
     await scene.pass_time(29)
     assert (await scene.end(slow)).state == "ended"
-    with pytest.raises(LeaseLost):
+    with pytest.raises(errors.LeaseLost):
         await scene.end(silent)
 
 
@@ -196,7 +187,7 @@ async def test_who_holds_a_batch_up_is_fenced_once_its_time_is_over_and_its_plac
     passes(scene, 5, *heard)
     assert scene.rollout.counts["drop_held_up_batch"] == len(stragglers)
     for straggler in stragglers:
-        with pytest.raises(LeaseLost):
+        with pytest.raises(errors.LeaseLost):
             await scene.end(straggler)
     for task in "aabb"[ended:]:
         await scene.end(await play(scene, task))
@@ -225,9 +216,9 @@ async def test_in_the_update_begins_wait_and_in_booting_they_are_told_so() -> No
     scene.machine.transition_to(S.ROLLING)
     scene.rollout.notify()
     assert (await begun).task_id == "a"
-    with pytest.raises(EngineUnavailable, match="booting"):
+    with pytest.raises(errors.EngineUnavailable, match="booting"):
         await Scene(S.BOOTING).begin("a")
-    with pytest.raises(EngineUnavailable, match="off"):
+    with pytest.raises(errors.EngineUnavailable, match="off"):
         await Scene(S.BOOTING, S.OFFLINE).begin("a")
 
 
@@ -242,9 +233,9 @@ async def test_an_end_is_acknowledged_once_it_is_written_and_meanwhile_nothing_e
     assert not ending.done()
     assert scene.rollout.groups.collected == 0
     await scene.pass_time(1000)
-    with pytest.raises(EpisodeEnded, match="being ended"):
+    with pytest.raises(errors.EpisodeEnded, match="being ended"):
         await scene.rollout.abort(claims(episode), "")
-    with pytest.raises(EpisodeEnded, match="being ended"):
+    with pytest.raises(errors.EpisodeEnded, match="being ended"):
         scene.rollout.leases.find_and_renew(claims(episode))
     ending.cancel()  # it goes on though its client went away
     scene.store.release()
@@ -266,7 +257,7 @@ async def test_an_end_tells_what_is_dropped_with_it_and_another_end_is_refused(s
         told = await scene.end(silent)
         assert (told.state, told.reason) == ("dropped", "no_calls")
     assert (await scene.end(played, 1.0)).state == (await scene.end(played, 1.0)).state == "ended"
-    with pytest.raises(EpisodeEnded):
+    with pytest.raises(errors.EpisodeEnded):
         await scene.end(played, -1.0)
     assert [closed.sample.reward for closed in scene.closed() if closed.episode == played.id and closed.sample] == [1.0]
 
@@ -306,7 +297,7 @@ async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> No
         asyncio.to_thread(scene.rollout.renew_episode, ended),
         scene.rollout.teams.outcome(ended),
     ):
-        with pytest.raises(EngineUnavailable, match="booting"):
+        with pytest.raises(errors.EngineUnavailable, match="booting"):
             await verb
 
 
@@ -325,7 +316,7 @@ async def test_shares_that_cannot_be_written_down_do_not_count() -> None:
     scene = Scene(streams={"a": 1, "b": 1})
     before = scene.rollout.streams()
     scene.store.fail = "disk full"
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(errors.StoreUnavailable):
         await scene.rollout.set_shares({"a": 3, "b": 1})
     assert scene.rollout.streams() == before
     scene.store.fail = None
@@ -340,7 +331,7 @@ async def test_who_waits_for_a_store_that_does_not_answer_is_told_to_ask_again(m
     episode = await play(scene)
     scene.store.hold()
     for _ in range(2):
-        with pytest.raises(StoreUnavailable, match="ask again"):
+        with pytest.raises(errors.StoreUnavailable, match="ask again"):
             await scene.end(episode)
     scene.store.release()
     assert (await scene.end(episode)).state == "ended"
@@ -376,7 +367,7 @@ async def test_a_place_that_a_stream_without_a_share_left_is_dealt_out_anew() ->
     left = await scene.rollout.begin(BeginRequest(task_id="x", stream="a"))
     await scene.rollout.set_shares({"b": 1})
     await scene.rollout.begin(BeginRequest(task_id="x", stream="b"))
-    with pytest.raises(Throttled):
+    with pytest.raises(errors.Throttled):
         await scene.rollout.begin(BeginRequest(task_id="y", stream="b"))
     await scene.rollout.abort(claims(left), "no share")
     scene.rollout.sweep()
@@ -393,10 +384,10 @@ async def test_a_lease_runs_out_after_its_time_unless_it_is_renewed_or_a_call_is
     assert scene.rollout.heartbeat(claims(episode)).state == "open"
     scene.rollout.fence(episode, "held_up_update")
     (told,) = call.interrupt.call_args.args
-    assert isinstance(told, LeaseLost)
+    assert isinstance(told, errors.LeaseLost)
     repeats: Closing | None
     for repeats in (None, "ended", "aborted"):
-        with pytest.raises(LeaseLost):
+        with pytest.raises(errors.LeaseLost):
             scene.rollout.leases.find(claims(episode), repeats)
 
 
@@ -405,7 +396,7 @@ async def test_only_so_many_closed_episodes_are_remembered(scene: Scene, monkeyp
     first, *_, last = await scene.fill()
     for episode in list(scene.rollout.leases):
         await scene.rollout.abort(claims(episode), "")
-    with pytest.raises(EpisodeEnded, match="long ago"):
+    with pytest.raises(errors.EpisodeEnded, match="long ago"):
         await scene.rollout.abort(claims(first), "")
     assert (await scene.rollout.abort(claims(last), "")).state == "aborted"
 
@@ -427,9 +418,9 @@ async def test_a_prepared_episode_is_durable_keeps_its_place_and_is_not_trained_
     assert scene.rollout.groups.collected == 0
     assert scene.rollout.groups.group_of(episode.id) is not None
     assert scene.rollout.heartbeat(claims(episode)).state == "prepared"
-    with pytest.raises(EpisodeEnded, match="prepared"):
+    with pytest.raises(errors.EpisodeEnded, match="prepared"):
         scene.rollout.leases.find_and_renew(claims(episode))
-    with pytest.raises(EpisodeEnded, match="prepared"):
+    with pytest.raises(errors.EpisodeEnded, match="prepared"):
         await scene.end(episode)
     assert (await scene.rollout.teams.commit(claims(episode))).state == "ended"
     (waiting,) = [sample for group in scene.rollout.groups for sample in group.ended]
@@ -440,14 +431,14 @@ async def test_nothing_is_acknowledged_that_could_not_be_written(scene: Scene) -
     episode = await play(scene)
     teams, request = scene.rollout.teams, PrepareRequest(reward=1.0)
     scene.store.fail = "disk full"
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(errors.StoreUnavailable):
         await teams.prepare(claims(episode), request)
     assert scene.rollout.heartbeat(claims(episode)).state == "open"
     scene.store.fail = None
     await teams.prepare(claims(episode), request)
     scene.store.fail = "disk full"
     for attempt in (teams.commit(claims(episode)), scene.rollout.abort(claims(episode), "")):
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(errors.StoreUnavailable):
             await attempt
     assert scene.rollout.heartbeat(claims(episode)).state == "prepared"
     scene.store.fail = None
@@ -456,11 +447,11 @@ async def test_nothing_is_acknowledged_that_could_not_be_written(scene: Scene) -
 
 async def test_only_a_prepared_training_episode_can_be_committed(scene: Scene) -> None:
     episode, evaluation = await scene.begin("a"), await scene.begin("a", kind="eval")
-    with pytest.raises(JobConflict, match="not prepared"):
+    with pytest.raises(errors.JobConflict, match="not prepared"):
         await scene.rollout.teams.commit(claims(episode))
-    with pytest.raises(InvalidRequest, match="evaluation"):
+    with pytest.raises(errors.InvalidRequest, match="evaluation"):
         await scene.rollout.teams.prepare(claims(evaluation), PrepareRequest(reward=1.0))
-    with pytest.raises(InvalidRequest, match="decider"):
+    with pytest.raises(errors.InvalidRequest, match="decider"):
         await scene.rollout.teams.prepare(claims(episode), PrepareRequest(reward=1.0, decider="http://x/episodes/y"))
 
 
@@ -474,7 +465,7 @@ async def test_a_prepared_follower_never_expires_and_an_undecided_decider_aborts
     assert await scene.outcome(decider) == "aborted"
     assert await scene.outcome(follower) == "prepared"
     assert [(change.state, change.reason) for change in scene.closed()] == [("aborted", "undecided")]
-    with pytest.raises(EpisodeEnded, match="aborted"):
+    with pytest.raises(errors.EpisodeEnded, match="aborted"):
         await scene.rollout.teams.commit(claims(decider))
 
 
@@ -497,7 +488,7 @@ async def test_a_follower_whose_decider_is_away_for_a_day_is_given_up_counted_an
     assert f"episode={follower.id}" in caplog.text
     assert DECIDER["decider"] in caplog.text
     assert not list(scene.rollout.groups), "a free place"
-    with pytest.raises(LeaseLost):
+    with pytest.raises(errors.LeaseLost):
         await scene.rollout.teams.commit(claims(follower))
 
 
@@ -575,5 +566,5 @@ async def test_an_end_and_a_prepare_at_once_have_one_outcome_and_the_other_is_to
     await asyncio.sleep(0)
     scene.store.release()
     assert (await preparing).state == "prepared"
-    with pytest.raises(EpisodeEnded, match="prepared"):
+    with pytest.raises(errors.EpisodeEnded, match="prepared"):
         await ending

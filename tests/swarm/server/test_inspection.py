@@ -17,7 +17,7 @@ from swarm.backends.fake import EOS_ID, EOS_TEXT, FakeRenderer
 from swarm.client import AsyncSwarmClient
 from swarm.errors import NotFound, StoreUnavailable, Unreachable
 from swarm.server import Keys, SwarmServer
-from swarm.server.inspection import Inspection, token_texts
+from swarm.server.watching import Inspection, token_texts
 from swarm.wire import EpisodeRecord
 from tests.swarm.server.support import Served, serving
 

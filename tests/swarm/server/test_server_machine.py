@@ -18,19 +18,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from swarm import errors, wire
 from swarm.backends.fake import EOS_ID, FakeBackend
 from swarm.backends.protocols import Batch
-from swarm.errors import (
-    EngineUnavailable,
-    EpisodeEnded,
-    JobConflict,
-    JobFinished,
-    LeaseLost,
-    ServerFailed,
-    StoreUnavailable,
-    SwarmError,
-    Throttled,
-)
 from swarm.job import Job, Tracking
 from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.keys import Claims
@@ -49,17 +39,6 @@ from swarm.store.changes import (
 from swarm.store.tables import EpisodeRow, Sample, StreamRow, TaskListRow, choose_kept_steps
 from swarm.store.writer import Store
 from swarm.store.writer import open_store as open_sql_store
-from swarm.wire import (
-    BeginRequest,
-    EndRequest,
-    EvaluationSummary,
-    PrepareRequest,
-    ReleaseRequest,
-    ServerState,
-    TaskList,
-    fingerprint,
-    tasks_digest,
-)
 from tests.swarm.server.support import Clock, job
 
 T = TypeVar("T")
@@ -123,7 +102,7 @@ class MortalStore:
 
     async def write(self, *changes: Change) -> None:
         if self.fail is not None:
-            raise StoreUnavailable(self.fail)
+            raise errors.StoreUnavailable(self.fail)
         names = {type(change).__name__: None for change in changes}
         for name in names:
             self._life.reach(f"before {name}")
@@ -185,8 +164,8 @@ def rows_of(changes: Sequence[Change]) -> dict[str, Row]:
     return rows
 
 
-def listing(ids: tuple[str, ...], *, with_ids: bool) -> TaskList:
-    return TaskList(stream="a", digest=tasks_digest(ids), count=len(ids), ids=ids if with_ids else None)
+def listing(ids: tuple[str, ...], *, with_ids: bool) -> wire.TaskList:
+    return wire.TaskList(stream="a", digest=wire.tasks_digest(ids), count=len(ids), ids=ids if with_ids else None)
 
 
 class Logged:
@@ -316,10 +295,10 @@ class Server(RuleBasedStateMachine):
     def busy(self) -> bool:
         training, state = self.server.opened, self.server.machine.state
         assert training is not None
-        assert state is not ServerState.FAILED, self.server.machine.reason
+        assert state is not wire.ServerState.FAILED, self.server.machine.reason
         if training.rollout.pending_evaluations:
             return False
-        on_its_way = state in (ServerState.BOOTING, ServerState.WEIGHT_SYNCING) or training.updating
+        on_its_way = state in (wire.ServerState.BOOTING, wire.ServerState.WEIGHT_SYNCING) or training.updating
         if self.job.keeps_best_of(training.step) and training.step not in self.tracker.evaluated:
             on_its_way = True  # what an evaluation came to is being written down
         return on_its_way or (training.step < self.job.steps and training.rollout.groups.complete)
@@ -330,7 +309,7 @@ class Server(RuleBasedStateMachine):
         async def whole() -> T:
             try:
                 return await work
-            except SwarmError as error:
+            except errors.SwarmError as error:
                 if self.life.dead:
                     raise Died from error
                 raise
@@ -353,7 +332,9 @@ class Server(RuleBasedStateMachine):
         self.runner.run(asyncio.sleep(0))
         for work, _, _ in self.line:  # who was given a place in the last moment did not hear of it
             assert work.done()
-            assert isinstance(work.exception(), EngineUnavailable | ServerFailed | JobFinished | None)
+            assert isinstance(
+                work.exception(), errors.EngineUnavailable | errors.ServerFailed | errors.JobFinished | None
+            )
         self.line = []
         changes = self.store.changes
         for name, row in rows_of(changes).items():
@@ -403,8 +384,8 @@ class Server(RuleBasedStateMachine):
     @rule(task=st.sampled_from("xy"), stream=st.sampled_from("ab"))
     def begin(self, task: str, stream: str) -> None:
         held = self.rollout.pending_evaluations
-        with contextlib.suppress(Throttled, JobFinished):
-            episode = self.do(self.rollout.begin(BeginRequest(task_id=task, stream=stream)))
+        with contextlib.suppress(errors.Throttled, errors.JobFinished):
+            episode = self.do(self.rollout.begin(wire.BeginRequest(task_id=task, stream=stream)))
             assert episode.id not in self.told, "a name is never used again"
             assert not held, "training waits for an evaluation"
             self.told[episode.id] = {"open"}
@@ -415,7 +396,7 @@ class Server(RuleBasedStateMachine):
 
         async def stand() -> None:
             for task, stream in places * 4:
-                wanted = BeginRequest(task_id=task, stream=stream).model_copy(update={"wait_s": 1e6})
+                wanted = wire.BeginRequest(task_id=task, stream=stream).model_copy(update={"wait_s": 1e6})
                 self.line.append((asyncio.create_task(self.rollout.begin(wanted)), task, stream))
                 await asyncio.sleep(0)
 
@@ -450,7 +431,7 @@ class Server(RuleBasedStateMachine):
                 waiting.add((task, stream))
                 continue
             self.line.remove((work, task, stream))
-            if isinstance(work.exception(), JobFinished):
+            if isinstance(work.exception(), errors.JobFinished):
                 continue
             episode = work.result()
             assert (episode.task_id, episode.stream) == (task, stream)
@@ -463,7 +444,7 @@ class Server(RuleBasedStateMachine):
         self.evaluates(reward)
 
     def evaluates(self, reward: float) -> None:
-        wanted = BeginRequest(task_id="t", kind="eval", stream="evaluations", owner="e")
+        wanted = wire.BeginRequest(task_id="t", kind="eval", stream="evaluations", owner="e")
         with self.asking():
             episode = self.do(self.rollout.begin(wanted))
             self.told[episode.id] = {"open"}
@@ -527,7 +508,7 @@ class Server(RuleBasedStateMachine):
 
     def ends(self, name: str, reward: float, *, twice: bool = False, broken: bool = False) -> None:
         async def ends() -> list[Any]:
-            request = EndRequest(reward=reward)
+            request = wire.EndRequest(reward=reward)
             work = [self.rollout.end(self.claims(name), request) for _ in range(2 if twice else 1)]
             self.store.fail = "the disk is full" if broken else None
             found = await asyncio.gather(*work, return_exceptions=True)
@@ -540,7 +521,7 @@ class Server(RuleBasedStateMachine):
         with self.asking(name):
             results = self.do(ends())
             assert len({type(result) for result in results}) == 1
-            if isinstance(results[0], StoreUnavailable):
+            if isinstance(results[0], errors.StoreUnavailable):
                 assert first
                 return
             if isinstance(results[0], BaseException):
@@ -575,7 +556,7 @@ class Server(RuleBasedStateMachine):
         if name is None or name in self.evaluations:
             return
         link = {"decider": "http://127.0.0.1:9/episodes/x", "decider_token": "t"} if follower else {}
-        request = PrepareRequest.model_validate({"reward": 0.5, **link})
+        request = wire.PrepareRequest.model_validate({"reward": 0.5, **link})
         self.hear(name, self.rollout.teams.prepare(self.claims(name), request), {"open", "prepared"})
 
     @rule(data=st.data())
@@ -586,7 +567,7 @@ class Server(RuleBasedStateMachine):
         was = self.told[name]
         try:
             done = self.hear(name, self.rollout.teams.commit(self.claims(name)), {"prepared", "ended"})
-        except JobConflict:
+        except errors.JobConflict:
             assert "open" in was
             return
         if done and was != {"ended"}:
@@ -597,9 +578,9 @@ class Server(RuleBasedStateMachine):
         with self.asking(name):
             try:
                 state = self.do(verb).state
-            except JobConflict:
+            except errors.JobConflict:
                 raise
-            except SwarmError as error:
+            except errors.SwarmError as error:
                 self.judge(name, error)
                 return False
             assert self.told[name] & possible, (self.told[name], state)
@@ -609,11 +590,11 @@ class Server(RuleBasedStateMachine):
 
     def judge(self, name: str, error: BaseException) -> None:
         told = self.told[name]
-        if isinstance(error, LeaseLost):
+        if isinstance(error, errors.LeaseLost):
             assert told & {"fenced"} or rows_of(self.store.changes)[name].reason == "outdated", told
             self.told[name] = {"fenced"}
             return
-        assert isinstance(error, EpisodeEnded), error
+        assert isinstance(error, errors.EpisodeEnded), error
         for word in ("prepared", "ended", "aborted", "closed long ago"):
             if f" is {word}" in error.message or f" was {word} with another reward" in error.message:
                 assert told & {word, "fenced" if word == "closed long ago" else word}, (told, error.message)
@@ -634,24 +615,24 @@ class Server(RuleBasedStateMachine):
     @precondition(lambda self: self.listed is not None)
     @rule(with_ids=st.booleans())
     def name_others(self, with_ids: bool) -> None:
-        with pytest.raises(JobConflict, match="stream 'a'"):
+        with pytest.raises(errors.JobConflict, match="stream 'a'"):
             self.do(self.rollout.list_tasks(listing(OTHERS, with_ids=with_ids)))
         nothing_begins = (
-            JobConflict,
-            JobFinished,
-            Throttled,
-            EngineUnavailable,
+            errors.JobConflict,
+            errors.JobFinished,
+            errors.Throttled,
+            errors.EngineUnavailable,
         )  # what evaluations wait for comes first
         with pytest.raises(nothing_begins, match=r"stream 'a'|steps are done|training waits|the engine is"):
-            self.do(self.rollout.begin(BeginRequest(tasks=tasks_digest(OTHERS), stream="a")))
+            self.do(self.rollout.begin(wire.BeginRequest(tasks=wire.tasks_digest(OTHERS), stream="a")))
 
     @precondition(lambda self: self.listed is not None)
     @rule(client=st.sampled_from("pq"))
     def begin_next(self, client: str) -> None:
-        owner = f"{client}:{fingerprint(SECRETS[client])}"
-        asked = BeginRequest(tasks=tasks_digest(IDS), stream="a", owner=owner, timeout_s=10_000)
+        owner = f"{client}:{wire.fingerprint(SECRETS[client])}"
+        asked = wire.BeginRequest(tasks=wire.tasks_digest(IDS), stream="a", owner=owner, timeout_s=10_000)
         lacking, following = self.standing()
-        with contextlib.suppress(Throttled, JobFinished):
+        with contextlib.suppress(errors.Throttled, errors.JobFinished):
             episode = self.do(self.rollout.begin(asked))
             turn = self.rollout.groups.task_index_of(episode.id)
             assert turn in (*lacking, following), "what was begun comes first, then the next of the pass"
@@ -665,7 +646,7 @@ class Server(RuleBasedStateMachine):
     def client_died(self, client: str) -> None:
         mine = [e.id for e in self.rollout.leases if e.owner.startswith(f"{client}:")]
         others = {e.id for e in self.rollout.leases} - set(mine)
-        assert self.rollout.release(ReleaseRequest(secret=SECRETS[client])).episodes == len(mine)
+        assert self.rollout.release(wire.ReleaseRequest(secret=SECRETS[client])).episodes == len(mine)
         for name in mine:
             self.told[name] = {"fenced"}
         assert {e.id for e in self.rollout.leases} == others
@@ -705,7 +686,7 @@ class Server(RuleBasedStateMachine):
     def saved(self) -> list[int]:
         """Return the steps of the checkpoints that the store counts on: the newest, and the best of the evaluated."""
         kept: set[int] = set()
-        evaluations: dict[int, EvaluationSummary] = {}
+        evaluations: dict[int, wire.EvaluationSummary] = {}
         for change in self.store.changes:
             if isinstance(change, CheckpointSaved):
                 kept.add(change.step)
@@ -746,7 +727,7 @@ class Server(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_while_there_is_a_place_for_them(self) -> None:
         state, rollout = self.server.machine.state, self.rollout
-        if state is ServerState.ROLLING and not rollout.pending_evaluations and not rollout.ending:
+        if state is wire.ServerState.ROLLING and not rollout.pending_evaluations and not rollout.ending:
             assert not rollout.finished or not self.line
             assert not [task for _, task, stream in self.line if rollout.groups.find_place(task, stream)]
 
@@ -833,7 +814,7 @@ class Server(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
-            with contextlib.suppress(SwarmError):
+            with contextlib.suppress(errors.SwarmError):
                 self.runner.run(self.server.stop())
             self.runner.close()
             shutil.rmtree(self.folder, ignore_errors=True)

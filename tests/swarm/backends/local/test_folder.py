@@ -24,8 +24,7 @@ from swarm.backends.local import checkpoint
 from swarm.backends.local.model_files import WrittenModel, main, write_model
 from swarm.backends.protocols import GenerationRequest, Sampling
 from swarm.job import Job, PathModel
-from swarm.models import folder_hash, require_model_folder
-from swarm.models.card import CARD
+from swarm.models import CARD, folder_hash, require_model_folder
 from swarm.rendering.messages import BackendError
 from swarm.rendering.renderer import load_renderer
 from tests.swarm.backends.conformance.kinds import Oracle
