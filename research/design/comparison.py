@@ -33,7 +33,7 @@ from studies.metrics.base import LEAST_POINTS
 from studies.metrics.builtin import Success
 from studies.records.alpha import MOST_ROUNDS
 from studies.records.design import KNOB, MODEL, REWARD, Arm, Hypothesis, Kind, Metric
-from studies.records.procedure import Knob, Prediction, Rung, Screen
+from studies.records.procedure import Prediction, Rung, Screen, ScreenField
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name
 from studies.statistics.power import widest
@@ -359,7 +359,7 @@ def _draft_search(
         ladder = tuple(dict.fromkeys(field_value(knob.field, value) for value in knob.values))
         if len(ladder) < 2:
             raise DesignRefused(f"{knob.field}: expected two different values to search; found {ladder[0]!r} alone")
-        knobs.append(Knob(field=knob.field, values=ladder))
+        knobs.append(ScreenField(field=knob.field, values=ladder))
     fixed = {name: constant_value(name, value) for name, value in constants.items()}
     if both := fixed.keys() & {knob.field for knob in knobs}:
         raise DesignRefused(f"{min(both)} is searched, so it cannot be held constant; leave it out")
@@ -402,7 +402,7 @@ def _draft_search(
     return DesignDraft(comparison, effect, 1, screen, most, replication, evaluate_apart=apart)
 
 
-def _rung_steps(job: Job, knobs: Sequence[Knob], metric: Metric) -> int:
+def _rung_steps(job: Job, knobs: Sequence[ScreenField], metric: Metric) -> int:
     """Return how long a screening run is: half a whole one, or as its metric needs; raise Unmeasurable."""
     usual = math.ceil(SCREEN_LENGTH * job.steps)
     if (schedule := metric.schedule) is None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
-from studies.records.procedure import Knob, Screen
+from studies.records.procedure import Screen, ScreenField
 
 Floats = NDArray[np.float64]
 Point = tuple[int, ...]
@@ -126,7 +126,7 @@ class Surface:
     """What scores (higher is better) at points and rungs say about all points; without scores, nothing."""
 
     def __init__(
-        self, knobs: Sequence[Knob], points: Sequence[Point], rungs: Sequence[int], scores: Sequence[float]
+        self, knobs: Sequence[ScreenField], points: Sequence[Point], rungs: Sequence[int], scores: Sequence[float]
     ) -> None:
         self._steps = np.array([len(knob.values) - 1 for knob in knobs])
         self._words = np.array([any(isinstance(value, str) for value in knob.values) for knob in knobs])

@@ -61,8 +61,10 @@ class AnalyseRequest(ToolRequest):
     "figure": {"kind": "lines" or "points", "x": "...", "y": "...", "series": [{"name": "...", "points":
     [[x, y]]}]} or None, "note": "..."}. In the folder: runs.json (run, round, phase, arm, seed, status,
     measurements, files), plans.json (designs), verdicts.json, curves/RUN.json ([{"step", "metrics"}]) and
-    plays/RUN.json (plays of search tasks). The report shows source, table and figure as exploratory, by your code: no
-    claim rests on them, and who reads them may still propose code.
+    plays/RUN.json (of search tasks: {"initial", "during": [...], "final"}, each with "episodes" [{"task_id", "sample",
+    "reward", "success", ...}], and "transcripts" of some [{"task_id", "messages"}]). At most 8 columns, 40 rows and 200
+    characters a cell. The report shows source, table and figure as exploratory, by your code: no claim rests on them,
+    and who reads them may still propose code.
     """
 
     why: Plain = Field(min_length=1)

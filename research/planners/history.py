@@ -25,7 +25,7 @@ from studies.log.entries import PlannedExploration, PlannerNote
 from studies.records.alpha import AlphaLedger, AlphaLedgers
 from studies.records.base import JsonValue, canonical
 from studies.records.design import MODEL, Design, Hypothesis
-from studies.records.procedure import Knob
+from studies.records.procedure import ScreenField
 from studies.records.verdict import Verdict
 from studies.report.answer import NodeOutcome
 from studies.report.prose import why_asked
@@ -190,7 +190,7 @@ class RoundFacts:
     claims: tuple[ClaimFacts, ...]
     why: str
     """Why it was asked; empty for the first."""
-    searched: tuple[Knob, ...] = ()
+    searched: tuple[ScreenField, ...] = ()
     """What its screen searched, where one found its arms."""
     secondary_metrics: tuple[str, ...] = ()
     """What other measures of its runs say otherwise than its verdicts, a sentence each."""

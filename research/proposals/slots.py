@@ -32,7 +32,7 @@ _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class CodeSlot:
     """One place for code in a training client: `name` is the variable, and the function's in Python."""
 
     name: str
@@ -62,15 +62,15 @@ def does_as_written(slot: str, job: Mapping[str, object]) -> bool:
     return slot != "advantage" or (job["algorithm"] in ("grpo", "gspo") and bool(job["normalize_advantage"]))
 
 
-SLOTS: Final[Mapping[str, Slot]] = {slot.name: slot for slot in (
-    Slot(
+SLOTS: Final[Mapping[str, CodeSlot]] = {slot.name: slot for slot in (
+    CodeSlot(
         REWARD, "def reward(task: dict, messages: list[dict], outcome: dict) -> float",
         "after each training episode, with the task's id and data, the chat messages of the play, and `outcome`: the "
         "environment's own `reward` and `success`, and `facts` by name; gives what is trained on",
         "def reward(task, messages, outcome):\n    return outcome['reward']\n",
         "reward, success, turns and characters (of the answers), and the environment's facts",
     ),
-    Slot(
+    CodeSlot(
         "advantage", "def advantage(rewards: list[float], groups: list[int]) -> list[float]",
         "before each update, with the rewards of the batch's episodes and the number of each one's group (the episodes "
         "of one task); gives as many numbers, by which the policy gradient weighs each episode",
@@ -80,18 +80,18 @@ SLOTS: Final[Mapping[str, Slot]] = {slot.name: slot for slot in (
         "zip(rewards, groups)]\n",
         "reward, and mean, std, n, min and max of its group",
     ),
-    Slot(
+    CodeSlot(
         "task_weights", "def task_weights(history: list[dict]) -> list[float]",
         "before each group, with the `id`, `data` and latest `rewards` of every training task; gives how often "
         "each is to be played, of all that is (0 leaves it out): a curriculum, an order, a mix or a filter",
         "def task_weights(history):\n    return [1.0] * len(history)\n",
     ),
-    Slot(
+    CodeSlot(
         "prompt", "def prompt(messages: list[dict]) -> list[dict]",
         "once a training play, with the game's opening messages; gives what the policy reads in their place",
         "def prompt(messages):\n    return messages\n",
     ),
-    Slot(
+    CodeSlot(
         "agent", "async def agent(episode, game) -> list[dict]",
         "to play a training game: `await episode.chat(messages, tools=...)` asks the policy, `game.opening()` and "
         "`game.answer(message)` give the game's messages; gives the conversation, and the game judges it",
@@ -153,7 +153,7 @@ def code_name(slot: str, value: object) -> str:
     )
 
 
-def _check_python(slot: Slot, source: str) -> str:
+def _check_python(slot: CodeSlot, source: str) -> str:
     size = len(source.encode(errors="surrogatepass"))
     if not source.strip() or size > MOST_BYTES:
         raise DesignRefused(f"code: expected {slot.signature} in at most {MOST_BYTES} bytes; found {size}")

@@ -186,7 +186,7 @@ class RoundPlace(Record):
         return self
 
 
-class Knob(Record):
+class ScreenField(Record):
     """A job field that a screen varies, with the values it may take, in the order of its ladder."""
 
     field: str
@@ -206,7 +206,7 @@ class Screen(EvolvingRecord):
 
     added_fields: ClassVar = frozenset({"bound"})
 
-    knobs: tuple[Knob, ...] = Field(min_length=1)
+    knobs: tuple[ScreenField, ...] = Field(min_length=1)
     sampler: Literal["grid", "random", "tpe", "surface"]
     """How candidates are chosen: all, at random, by Optuna's TPE, or by a response surface over all results."""
     bound: float | None = Field(default=None, gt=0)

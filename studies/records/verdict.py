@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, StrictBool, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from studies.records.base import EvolvingRecord, Record
 from studies.records.procedure import Phase
@@ -17,6 +17,8 @@ ANALYSE: Final = "analyse"
 MADE: Final = "made"
 """Key of its result in `planner.acted`; one that made nothing has none."""
 _MOST: Final = 1e15
+_LONGEST: Final = 200
+"""Characters of a text."""
 VerdictName = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid"]
 Scope = Literal["all", "not_collapsed", "reached", "started", "started_not_collapsed"]
 """What a verdict speaks of: all trainings, those that do not collapse, those that reach a threshold or start."""
@@ -277,10 +279,20 @@ def _require_visible(text: str) -> str:
 
 Source = Annotated[str, StringConstraints(strict=True, max_length=16_384), AfterValidator(_require_visible)]
 Plain = Annotated[
-    str, StringConstraints(strict=True, max_length=200, pattern=r"^[^\n\t]*$"), AfterValidator(_require_visible)
+    str, StringConstraints(strict=True, max_length=_LONGEST, pattern=r"^[^\n\t]*$"), AfterValidator(_require_visible)
 ]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-_MOST, le=_MOST)]
-Row = Annotated[Mapping[Plain, StrictBool | Number | Plain | None], Field(min_length=1, max_length=8)]
+
+
+def _require_cell(cell: object) -> object:
+    one_line = isinstance(cell, str) and len(cell) <= _LONGEST and cell.isprintable()
+    if cell is None or one_line or (isinstance(cell, bool | int | float) and abs(cell) <= _MOST):
+        return cell
+    raise ValueError(f"expected a number, true, false, null, or one line of at most {_LONGEST} characters")
+
+
+Cell = Annotated[bool | int | float | str | None, BeforeValidator(_require_cell)]
+Row = Annotated[Mapping[Plain, Cell], Field(min_length=1, max_length=8)]
 
 
 class AnalysisSeries(Record):

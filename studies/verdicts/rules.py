@@ -6,6 +6,12 @@ test for want of runs or variance), *equivalent* (two one-sided tests inside the
 level is the look's, shared among the families of claims (`multiplicity`); the interval is the repeated one of Jennison
 & Turnbull 1989 (JRSS B 51). With a rule of collapse the test is of trainings that did not collapse
 (`studies.verdicts.scope`); of a time to a threshold it is of the mean restricted to the horizon.
+
+Mediators are tested by fixed-sequence gatekeeping: only where the claim's difference was shown, in their order, up to
+one that does not move as expected, each with an equal part of the level for every look. The first of claim and
+mediators whose null hypothesis holds is so rejected with no more than the claim's level (Hung, Wang & O'Neill 2007, J
+Biopharm Stat 17:1201; Glimm, Maurer & Bretz 2010, Stat Med 29:219). That one did *not* move has its part of the level
+of a claim of no difference (`Design.likenesses`).
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
+from typing import Any, Final
 
 from studies.records.alpha import planned_looks
 from studies.records.base import digest
@@ -44,9 +50,9 @@ LEAST_KEPT = 3
 """Fewest trainings of an arm that did not collapse: with two, collapses bring nearly all false claims."""
 _LEAST_LEVEL = 1e-3
 """Level below which the interval of a last look is shown to nobody: of so few runs it may be wider than the metric."""
-_DECISIVE = frozenset({"supported", "refuted", "equivalent"})
-_SHARE = 0.1
+_MOVE: Final = 0.1
 """Of its range, the smallest move of a mediator that matters where none is named."""
+_DECISIVE = frozenset({"supported", "refuted", "equivalent"})
 
 
 def judge(case: JudgeInput) -> Verdict:
@@ -70,7 +76,7 @@ def judge(case: JudgeInput) -> Verdict:
     if finding.verdict != "invalid" and (apart := wording.explain_apart(case.claim, case.design.metric)):
         finding = replace(finding, reason=finding.reason + apart)
     shown = finding.verdict in ("supported", "refuted")
-    mediators = judge_mediators(case, _gate_level(case) if shown and case.claim.mediators else None)
+    mediators = _judge_mediators(case, _gate_level(case) if shown and case.claim.mediators else None)
     return _verdict(case, finding, mediators=tuple(mediators))
 
 
@@ -87,18 +93,8 @@ def _gate_level(case: JudgeInput) -> float:
     return min(level, case.alpha) if case.ended == "hand" else level
 
 
-def invalid(case: JudgeInput, reason: str) -> Verdict:
-    """Return the final verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited."""
-    return _verdict(case, Finding("invalid", reason), outside=reason)
-
-
-def judge_mediators(case: JudgeInput, level: float | None) -> Iterator[Mediation]:
-    """Yield what became of each mediator of a claim, tested at `level`; None: its difference was not shown.
-
-    Fixed-sequence gatekeeping, until one does not move as expected, each with an equal part of the claim's level for
-    every look: the first of claim and mediators whose null hypothesis is true is rejected with no more than that level
-    (Hung, Wang & O'Neill 2007, J Biopharm Stat 17:1201; Glimm, Maurer & Bretz 2010, Stat Med 29:219).
-    """
+def _judge_mediators(case: JudgeInput, level: float | None) -> Iterator[Mediation]:
+    """Yield what became of each mediator of a claim, tested at `level`; None: its difference was not shown."""
     stopped = "" if level is not None else "the claim's own difference was not shown"
     for mediator in case.claim.mediators:
         if level is None or stopped:
@@ -125,13 +121,18 @@ def _judge_mediator(case: JudgeInput, mediator: Mediator, level: float) -> Media
     if result is None:
         return told.model_copy(update={"result": "open", "why": "no run differs from its arm: there is no test"})
     (low, high), metric = result.interval(1 - level), case.design.metric.beside[mediator.metric]
-    margin = mediator.smallest_effect or _SHARE * abs(metric.best - metric.worst)
+    margin = mediator.smallest_effect or _MOVE * abs(metric.best - metric.worst)
     same, moved = two_one_sided(result, margin, case.alpha_alike), "increase" if low > 0 else "decrease"
     found: Moved = "open" if low <= 0 <= high else "moved" if moved == mediator.direction else "opposite"
     return told.model_copy(update={
         "result": "alike" if is_equivalent(same) else found, "estimate": result.estimate, "low": low, "high": high,
         "level": 1 - level, "p": result.p, "equivalence": same,
     })  # fmt: skip
+
+
+def invalid(case: JudgeInput, reason: str) -> Verdict:
+    """Return the final verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited."""
+    return _verdict(case, Finding("invalid", reason), outside=reason)
 
 
 def _find(case: JudgeInput) -> Finding:

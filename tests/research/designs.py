@@ -7,7 +7,6 @@ from typing import Any
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, NoisePlan, Price, RunSpec
 from studies.records.procedure import (
     InterimAnalysis,
-    Knob,
     Noise,
     Pilot,
     PowerTarget,
@@ -16,6 +15,7 @@ from studies.records.procedure import (
     Rule,
     Rung,
     Screen,
+    ScreenField,
 )
 from studies.records.runs import EXCLUDED_CODES, WORST_CODES
 from tests.research.fakes import BASE
@@ -73,7 +73,7 @@ def design(*treatments: int, **changes: Any) -> Design:
 
 def screened(**changes: Any) -> Design:
     screen = Screen(
-        knobs=(Knob(field="group_size", values=(4, 8, 16, 32)),), sampler="grid", candidates=3, initial=1,
+        knobs=(ScreenField(field="group_size", values=(4, 8, 16, 32)),), sampler="grid", candidates=3, initial=1,
         rungs=(Rung(steps=1, keep=2), Rung(steps=2, keep=1)), seed=7,
     )  # fmt: skip
     return design(**{"arms": (CONTROL,), "hypotheses": (), "screen": screen, **changes})

@@ -19,13 +19,13 @@ from research.design.screening import ScreenProgress, Trial
 from research.errors import NotReady
 from studies.records.base import JsonValue
 from studies.records.design import Arm
-from studies.records.procedure import Knob, Rung, Screen
+from studies.records.procedure import Rung, Screen, ScreenField
 
 Truth = Callable[[Mapping[str, JsonValue], int], float | None]  # the score of a candidate's job fields at a rung
 LADDERS = (
-    Knob(field="a", values=(1, 2, 4, 8)),
-    Knob(field="b", values=(0.1, 0.2, 0.4)),
-    Knob(field="c", values=(False, True)),
+    ScreenField(field="a", values=(1, 2, 4, 8)),
+    ScreenField(field="b", values=(0.1, 0.2, 0.4)),
+    ScreenField(field="c", values=(False, True)),
 )
 CONTROL: dict[str, JsonValue] = {"a": 1, "b": 0.1, "c": False}
 
@@ -99,7 +99,7 @@ def test_a_combination_that_is_no_job_is_not_asked() -> None:
 
 
 def test_a_space_too_large_to_list_is_still_searched() -> None:
-    knobs = tuple(Knob(field=name, values=tuple(range(8))) for name in "abcdef")
+    knobs = tuple(ScreenField(field=name, values=tuple(range(8))) for name in "abcdef")
     control = dict.fromkeys("abcdef", 0)
     screen = Screen(knobs=knobs, sampler="surface", candidates=12, initial=6, rungs=(Rung(steps=1, keep=1),), seed=0,
                     bound=BOUND)  # fmt: skip
@@ -169,7 +169,7 @@ def test_a_screen_of_failures_alone_selects_nobody() -> None:
         begun(a_screen("surface", 1, (1,)), asked=asked, scores={("x", 0): None}).select()
 
 
-KNOBS = tuple(Knob(field=name, values=tuple(range(size))) for name, size in zip("abc", (5, 4, 2), strict=True))
+KNOBS = tuple(ScreenField(field=name, values=tuple(range(size))) for name, size in zip("abc", (5, 4, 2), strict=True))
 GRID = list(product(range(5), range(4), range(2)))
 
 

@@ -18,7 +18,7 @@ from research.planners.rules import RulesPlanner
 from research.proposals.actions import Propose, ProposeDesign
 from studies.records.alpha import AlphaLedgers, RoundOutcome
 from studies.records.design import Design, Hypothesis
-from studies.records.procedure import Knob
+from studies.records.procedure import ScreenField
 from studies.records.verdict import CollapseRate
 from studies.verdicts.forecasts import brier
 from tests.research.planners.scripted_endpoint import Reply, fails, says, scripted_endpoint
@@ -118,7 +118,7 @@ def test_a_finding_about_several_fields_is_tried_elsewhere_as_it_was(claim: Hypo
     assert designed.environment == "arith"
 
 
-KNOBS = (Knob(field=A, values=(2, 4, 8, 16)), Knob(field=B, values=(3e-4, 1e-3, 3e-3)))
+KNOBS = (ScreenField(field=A, values=(2, 4, 8, 16)), ScreenField(field=B, values=(3e-4, 1e-3, 3e-3)))
 
 
 def searched(digest: PlannerContext, *, found: bool = True) -> PlannerContext:

@@ -15,7 +15,7 @@ from research.scheduler.steps import BUDGET_CODE, END_SCREEN, NO_MORE_CANDIDATES
 from studies import EventType, StudyState
 from studies.log.entries import AttemptState, AttemptStatus, RunState
 from studies.records.design import Design, Metric, RunSpec
-from studies.records.procedure import Amendment, Knob, Replication, Rung, Screen
+from studies.records.procedure import Amendment, Replication, Rung, Screen, ScreenField
 from studies.records.runs import EXCLUDED_CODES, GENERATED_CODE_FAILED, INVALID_CODES, WITHIN_REACH_OF_CODE, WORST_CODES
 from studies.statistics.power import plan_analyses
 from tests.research.bench import Bench, Cut
@@ -70,7 +70,7 @@ def test_a_run_falls_by_an_alarm_that_leaves_nothing_to_measure_and_by_no_stop(e
 
 
 def wide(*rungs: Rung) -> Design:
-    knobs = (Knob(field="group_size", values=(4, 8, 16, 32)), Knob(field="epochs", values=(1, 2, 3, 4)))
+    knobs = (ScreenField(field="group_size", values=(4, 8, 16, 32)), ScreenField(field="epochs", values=(1, 2, 3, 4)))
     screen = Screen(
         knobs=knobs, sampler="grid", candidates=12, initial=1, rungs=rungs or (Rung(steps=3, keep=1),), seed=7
     )

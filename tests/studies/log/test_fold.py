@@ -12,13 +12,13 @@ from studies.log.study import LOOK_RULE
 from studies.records.design import CONFIGURATION, Arm, Design, Hypothesis, NoisePlan, RunSpec
 from studies.records.procedure import (
     InterimAnalysis,
-    Knob,
     Pilot,
     PowerTarget,
     Prediction,
     Replication,
     Rung,
     Screen,
+    ScreenField,
     Selection,
     Sizing,
 )
@@ -30,8 +30,8 @@ from tests.studies.synthetic import Synthetic, design, hypothesis
 
 PLAN = NoisePlan(environment="guess", job={"steps": 4}, seeds=(5, 6), metric_key="hidden/success", episodes=8)
 SCREEN = Screen(
-    knobs=(Knob(field="group_size", values=(4, 8, 16)), Knob(field="epochs", values=(1, 2))), sampler="grid",
-    candidates=3, initial=1, rungs=(Rung(steps=5, keep=2), Rung(steps=10, keep=2)), seed=99,
+    knobs=(ScreenField(field="group_size", values=(4, 8, 16)), ScreenField(field="epochs", values=(1, 2))),
+    sampler="grid", candidates=3, initial=1, rungs=(Rung(steps=5, keep=2), Rung(steps=10, keep=2)), seed=99,
     prediction=Prediction(low=0.0, high=0.3, probability=0.6),
 )  # fmt: skip
 WIDE = Arm(name="group_size=16+epochs=1", overrides={"group_size": 16, "epochs": 1})
