@@ -211,7 +211,6 @@ class ProcessSandbox:
 
 
 def _launch(folder: Path) -> ProcessHandle:
-    """Start a shim in `folder` and wait until it, or one that was faster, has started the command."""
     shim = Path(__file__).with_name("shim.py").absolute()
     with open(folder / "shim.log", "ab") as log:
         code = subprocess.run(

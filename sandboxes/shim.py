@@ -47,7 +47,6 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def write_atomic(path: Path, value: Mapping[str, Any]) -> None:
-    """Write JSON, as `write_durably` does."""
     write_durably(path, json.dumps(value).encode())
 
 

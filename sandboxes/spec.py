@@ -161,24 +161,19 @@ class Handle(Protocol):
     def labels(self) -> Mapping[str, str]: ...
 
     def run_times(self) -> tuple[float, float | None]:
-        """Return when it was launched and when it ended, in Unix seconds; None while it runs."""
-        ...
+        """Return when it was launched and when it ended (Unix s; None: it runs); SandboxError if it was removed."""
 
     def poll(self) -> Exit | None:
         """Return how it ended, or None while it runs."""
-        ...
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
         """Wait until it ends; None when the time is over first."""
-        ...
 
     def logs(self, *, tail_bytes: int = 65_536) -> str:
         """Return the end of its standard output and error, decoded with replacement."""
-        ...
 
     def stop(self, grace_s: float = 5.0) -> Exit:
         """End it and every process it started: terminate, then kill after `grace_s`; idempotent."""
-        ...
 
 
 class Sandbox(Protocol):
@@ -186,15 +181,12 @@ class Sandbox(Protocol):
 
     def run(self, spec: SandboxSpec) -> Handle:
         """Launch `spec`, or adopt what was launched under its name; raise SandboxError when it must not run."""
-        ...
 
     def adopt(self, name: str) -> Handle | None:
         """Return the handle of what was launched under `name`, or None if nothing was."""
-        ...
 
     def list(self) -> list[Handle]:
         """Return handles of all sandboxes, oldest first."""
-        ...
 
 
 LOCK_WAIT_S = 120.0
@@ -249,7 +241,6 @@ class FolderHandle(Handle):
         return cast(Mapping[str, str], self._read("spec").get("labels", {}))
 
     def run_times(self) -> tuple[float, float | None]:
-        """Return when it was launched and, if it has, ended (Unix s); SandboxError if its folder was removed."""
         ended, spec, end = self.poll(), self._read("spec"), self._read("exit")
         if not spec or (ended is not None and not end):
             raise SandboxError(f"expected the folder of sandbox {self.name}; it was removed meanwhile: {self._folder}")

@@ -1,9 +1,7 @@
-"""A running agent in the foreground: in a container, or as a plain process of the user.
+"""A running agent in the foreground: in a container, or as a plain process of the user, which is not isolated.
 
-Of both the output is read piece by piece, and leaving its context ends it, as does the death of this
-process: the agent's process watches a pipe, the container its gateway. The process is not isolated; it is for the
-user's own code. The container holds the light client, the agent's files and the tasks; the server's token stays
-outside.
+Of both the output is read piece by piece, and leaving its context ends it, as does the death of this process: the
+agent's process watches a pipe, the container its gateway. The server's token stays outside of the container.
 """
 
 from __future__ import annotations
@@ -73,8 +71,7 @@ class ProcessAgent:
     """A plain process."""
 
     def __init__(self, process: asyncio.subprocess.Process, result: Path, time_limit_s: float | None) -> None:
-        self._process = process
-        self._result = result
+        self._process, self._result = process, result
         self._deadline = asyncio.get_running_loop().time() + (float("inf") if time_limit_s is None else time_limit_s)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._output = ""
@@ -153,14 +150,14 @@ async def run_in_process(
             await agent.end()
 
 
+@dataclass(eq=False)
 class ContainerAgent:
     """A container; the calls to its engine are made in a thread."""
 
-    def __init__(self, handle: ContainerHandle, thread: EngineThread, gateway: Gateway) -> None:
-        self._handle = handle
-        self._thread = thread
-        self._gateway = gateway
-        self._seen = ""
+    _handle: ContainerHandle
+    _thread: EngineThread
+    _gateway: Gateway
+    _seen: str = ""
 
     async def wait(self) -> Exit | None:
         return await self._thread.do(self._handle.wait, LOOK_S)

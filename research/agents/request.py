@@ -67,11 +67,9 @@ class AgentFiles:
         return cls(file.parent, file.name, function or kind)
 
     def locator_in(self, folder: str | Path) -> str:
-        """Return the agent as `FILE:NAME`, its files being in `folder`."""
         return f"{folder}/{self.file}:{self.function}"
 
     def read(self) -> Mapping[str, bytes]:
-        """Return the files of the agent's folder by their paths in it; raises BadInput."""
         try:
             return read_folder(self.folder, most_bytes=MOST_BYTES, most_files=MOST_FILES)
         except SandboxError as error:
@@ -233,7 +231,6 @@ class AgentRequest:
 
     @property
     def code(self) -> AgentFiles | None:
-        """The user's files: an agent's, or a reward's."""
         return self.agent or self.reward
 
     def arguments(self, *, server: str, code: str, tasks: str, out: str, environments: str) -> tuple[str, ...]:

@@ -1,14 +1,11 @@
 """A user's agent on a swarm server, from its place to its end; with --restart and --reload one client after the other.
 
-The agent's output goes to stderr as it comes, and the job's progress beside it, so that stdout is free for the
-result. An interrupt ends the agent first, and its open episodes are given up.
+The agent's output goes to stderr as it comes, and the job's progress beside it, so that stdout is free for the result.
 
-With --restart each client is a process, or a container, of its own. What a dead one left open is given up at once, so
-that the next one begins with those very places. Bad input ends it, and so does the job's end.
-
-With --reload a save ends the client, once what the old code has open is fenced (`code_changed`), and the new code plays
-in the next one. Nothing of the old code is trained after that unless it had ended before. An edit that cannot be loaded
-plays nothing until the next save.
+With --restart what a dead client left open is given up at once, so that the next one begins with those very places. Bad
+input ends it, and so does the job's end. With --reload a save ends the client, once what the old code has open is
+fenced (`code_changed`), and the new code plays in the next one. An edit that cannot be loaded plays nothing until the
+next save.
 """
 
 from __future__ import annotations
@@ -407,7 +404,6 @@ class Supervisor:
                 await asyncio.gather(self._saved, return_exceptions=True)
 
     async def _handle_end(self, ended: AgentResult, lived_s: float) -> AgentResult | None:
-        """Return the run's end, or None once another client is to be started."""
         bad_input = ended.exit.reason == "error" and ended.exit.code == BAD_INPUT
         restart = self._run.request.asked.restart
         failed = ended.exit.reason not in ("finished", "timeout") and ended.exit.code != LOST
@@ -436,7 +432,6 @@ class Supervisor:
         return None
 
     async def _wait_for_save(self, ended: AgentResult) -> AgentResult | None:
-        """Wait for the next save; return the end where others finish the job meanwhile, or the time is over."""
         assert self._saved is not None
         write_output("ajet: nothing is played by this client until the next save\n")
         while not self._saved.done():

@@ -22,11 +22,9 @@ from inspect import Parameter, Signature, signature
 from io import StringIO
 from os import environ
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
 import typer
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
@@ -104,7 +102,6 @@ class LazyGroup(TyperGroup):
 
 
 def commands(module: str, *names: str) -> dict[str, LazyCommand]:
-    """Return the commands of a module whose functions have their names."""
     return {name: LazyCommand(module, name) for name in names}
 
 
@@ -169,7 +166,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Autonomous reinforcement-learning research: a topic goes in, a report one can trust comes out.",
 )
 
 
@@ -312,9 +308,6 @@ def open_study(name: str | None) -> tuple[Home, EventLog, StudyState]:
 
 _WIDE = 160
 """Columns for tables in a pipe or a file."""
-_GAP = "  "
-_LEAST_WRAPPED = 20
-"""Least width of a column that is wrapped, on however narrow a terminal."""
 
 
 class _BareConsole(Console):
@@ -336,21 +329,6 @@ def recording_console(width: int) -> Console:
     """Return a console that prints nowhere, and keeps what it is given for a page (`export_html`)."""
     style: dict[str, Any] = {"force_terminal": True, "color_system": "truecolor", "record": True, "file": StringIO()}
     return _BareConsole(highlight=False, markup=False, emoji=False, width=width, **style)
-
-
-def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Text:
-    """Return rows under a header, aligned; the last column is wrapped. Rich's table renders each cell by itself."""
-    cells = [[strip_control_chars(cell) for cell in row] for row in rows]
-    widths = [max(map(cell_len, column)) for column in zip(header, *cells, strict=True)][:-1]
-    before = sum(widths) + len(_GAP) * len(widths)
-    room = max(_LEAST_WRAPPED, console().width - before)
-
-    def lines(row: Sequence[str]) -> str:
-        first = _GAP.join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=False))
-        last = wrap(row[-1], room) or [""]
-        return f"\n{' ' * before}".join([f"{first}{_GAP}{last[0]}".rstrip(), *last[1:]])
-
-    return Text.assemble((lines(header), "dim"), *(f"\n{lines(row)}" for row in cells))
 
 
 @contextmanager
@@ -413,5 +391,4 @@ def make_table(
 
 
 def make_facts(facts: Iterable[tuple[str, str | Text]]) -> Table:
-    """Return a line for each fact: its name, and what is so."""
     return make_table(("", ""), ((Text(name, "dim"), text) for name, text in facts), wraps=("",), show_header=False)

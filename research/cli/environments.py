@@ -227,8 +227,6 @@ FieldOverrides = Annotated[
     list[str],
     typer.Option("--set", help="FIELD=VALUE of the job, such as max_tokens=64 (ajet job explain).", show_default=False),
 ]
-FAULTS = 1
-"""The exit code of a check that found some."""
 app = typer.Typer(no_args_is_help=True)
 Reference = Annotated[
     str,
@@ -246,9 +244,8 @@ Reward = Annotated[
 def show_all(json: Json = False) -> None:
     """List environments: built in, of installed packages, brought here, and what addresses there are.
 
-    Examples:
+    Example:
         ajet env list
-        ajet env list --json
     """
     found = catalog.catalogue(Home.locate().for_reading())
     built_in = ((each["name"], each["title"], _format_splits(each["tasks"])) for each in found["built_in"])
@@ -298,9 +295,8 @@ def show(ref: Reference, reward: Reward = None, json: Json = False) -> None:
 def init(folder: Annotated[Path, typer.Argument(help="Where to begin; made if missing.")], json: Json = False) -> None:
     """Write a small, whole environment with a tool into FOLDER, to be changed into one's own.
 
-    Examples:
+    Example:
         ajet env init my_shop
-        ajet env init my_shop --json
     """
     path = write_example(folder)
     following = f"ajet env check {shlex.quote(str(folder))}"
@@ -316,9 +312,8 @@ def remove_one(
 
     Refused where a study of this installation uses it that is not concluded. Reports and proofs do not need it.
 
-    Examples:
+    Example:
         ajet env remove stock@900455175278
-        ajet env remove stock@900455175278 --json
     """
     home = Home.locate().prepare()
     with closing(EventLog(home.database)) as log:
@@ -379,4 +374,4 @@ def check(
         "remarks": found.remarks, "measured": found.measured, "with_model": played,
     }  # fmt: skip
     answer(json, told, measurement_lines(played) if played is not None else iter(()))
-    raise typer.Exit(FAULTS if found.faults else 0)
+    raise typer.Exit(1 if found.faults else 0)

@@ -6,7 +6,6 @@ Calls are shown in reading order, tokens in the colour of how likely they were; 
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +19,7 @@ from rich.tree import Tree
 from research.cli.app import Json, answer, console, make_facts, make_table, print_json, recording_console
 from research.errors import BadInput
 from research.installation.servers import Server, connect_server
+from sandboxes.spec import escape_control
 from swarm.client import SwarmClient
 from swarm.snapshot import describe_side_conversations
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
@@ -43,7 +43,7 @@ _PAGE_WIDTH = 140
 def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableType:
     """Return an episode for a terminal: facts, the tree of its calls with their tokens, a legend."""
     prompts = prompt_lengths(record.record)
-    tree = Tree(Text(f"episode {escape_unprintable(record.id)}", style="bold"), guide_style="dim")
+    tree = Tree(Text(f"episode {escape_control(record.id)}", style="bold"), guide_style="dim")
     branches = [tree]
     for call, depth in order_calls(record.record):
         reward = "" if call.reward is None else f"reward {call.reward:.4g}"
@@ -56,7 +56,7 @@ def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableTy
         heading = Text.assemble(
             (f"call {call.index}", "bold"), (after, "dim"), "   ", (call.drift, drift), f"   {versions}",
             ("" if call.trained else "   not trained", "yellow"),
-            (f"   {escape_unprintable(earned)}" if earned else "", "green"),
+            (f"   {escape_control(earned)}" if earned else "", "green"),
             (f"{counted}   log-prob {_format_mean(call.sampled.logprobs)}", "dim"),
         )  # fmt: skip
         branch = branches[depth].add(Group(heading, _spans(call, full)))
@@ -133,19 +133,7 @@ def facts(record: EpisodeRecord) -> list[tuple[str, str]]:
     named = any(call.agent for call in record.record)
     if record.kind == "train" and not named and (note := describe_side_conversations(max(0, begun - 1))):
         rows.append(("note", note))
-    return [(name, escape_unprintable(value)) for name, value in rows]
-
-
-def escape_unprintable(text: str) -> str:
-    """Return text without anything that could move a cursor or hide a letter: such characters are made visible."""
-
-    def escape(character: str) -> str:
-        code = ord(character)
-        if unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}:
-            return character
-        return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else f"<U+{code:04X}>"
-
-    return "".join(map(escape, text))
+    return [(name, escape_control(value)) for name, value in rows]
 
 
 def _spans(call: CallRecord, full: bool) -> Table:
@@ -171,7 +159,7 @@ def _tokens(span: TokenSpan, places: Iterable[int]) -> Text:
     text, special = Text(), set(span.special)
     for place in places:
         if span.texts:
-            word = "↵\n".join(escape_unprintable(line) for line in span.texts[place].split("\n")) or PART
+            word = "↵\n".join(escape_control(line) for line in span.texts[place].split("\n")) or PART
         else:
             word = f"{span.ids[place]} "
         if place < len(span.logprobs):
@@ -204,7 +192,7 @@ def episode_table(listed: EpisodeList) -> Table:
         ]
         for one in listed.episodes
     )  # fmt: skip
-    cells = ([Text(escape_unprintable(str(cell))) for cell in row] for row in rows)
+    cells = ([Text(escape_control(str(cell))) for cell in row] for row in rows)
     return make_table(names, cells, right=_NUMBERS, wraps=names)
 
 
@@ -254,7 +242,6 @@ def inspect(
     Examples:
         ajet swarm inspect 3f9a1c-0000007
         ajet swarm inspect 3f9a1c-0000007 --html episode.html
-        ajet swarm inspect 3f9a1c-0000007 --json
     """
     at = connect_server(server)
     with SwarmClient(at.url, at.token) as client:

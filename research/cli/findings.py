@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, Name, answer, columns, make_table, open_installation, open_study, print_json
+from research.cli.app import Json, Name, answer, make_table, open_installation, open_study, print_json
 from research.design import known_findings
 from research.installation.home import Home
 from research.planners.factory import Forecaster, TrackRecord, load_track_record
@@ -150,8 +150,9 @@ def findings(
         ],
         "left_out": collection.left_out,
     }
+    lines: list[Table | Text]
     if shown:
-        lines = [columns(_HEADER, [_row(finding) for finding in shown])]
+        lines = [make_table(_HEADER, map(_row, shown), wraps=_HEADER[-1:])]
     elif words and collection.findings:
         lines = [Text(f"none of {len(collection.findings)} findings has all of these words")]
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from research.cli.app import Json, answer, columns, open_installation, show_progress
+from research.cli.app import Json, answer, make_table, open_installation, show_progress
 from research.installation.home import Home
 from research.installation.studies import RESULTS_VERSION, cached_studies
 from studies import EventLog, StudyState
@@ -50,13 +50,13 @@ def list_studies(json: Json = False) -> None:
 
     What nothing was added to since the last list is not read again; `ajet study verify` reads all of a study.
 
-    Examples:
+    Example:
         ajet study list
-        ajet study list --json
     """
     home, log = open_installation()
     with show_progress(json, "reading studies", lambda line: None):
         studies = read_listing(home, log)
-    table = columns(("study", "status", "runs", "verdicts", "created", "topic"), [line.row for line in studies])
+    names = ("study", "status", "runs", "verdicts", "created", "topic")
+    table = make_table(names, [line.row for line in studies], wraps=names[-1:])
     none = 'no study yet; begin one with: ajet research "..."'
     answer(json, [line.summary for line in studies], table if studies else none)

@@ -192,6 +192,11 @@ def _design(seen: PlanPreview) -> Iterator[Text]:
         )
     else:
         yield Text(f"seeds  {len(seen.design.seeds)} of each arm; looked at after {analyses}")
+    if (longer := seen.design.extension) is not None:
+        yield Text(
+            f"length  {seen.design.base_job['steps']} steps; all runs {longer.steps} where the first ones, arms not "
+            f"told apart, rise by {longer.rise:g} or more on average over their last quarter (training success)"
+        )
     promise = seen.design.promise
     if promise is not None and promise.power < seen.promised_power:
         effect = format_difference(seen.metric, promise.effect)
@@ -205,7 +210,6 @@ def _design(seen: PlanPreview) -> Iterator[Text]:
 
 
 def _evaluations(seen: PlanPreview) -> Iterator[Text]:
-    """Yield how many episodes an evaluation has, why, and what the design would be with others."""
     if not seen.evaluations:
         return
     priced = {

@@ -110,7 +110,6 @@ def export(
 
 
 def _read_from_home(name: str | None) -> tuple[str, list[dict[str, Any]], Path]:
-    """Return a study, its stored events, and the folder of its files."""
     home = Home.locate().for_reading()
     log = EventLog(home.database)
     study = find_study(log, name)

@@ -256,7 +256,6 @@ def conduct(
 
 
 def require_detachable(*, prefect: bool) -> None:
-    """Raise BadInput where a study cannot be handed to a worker as it is asked for."""
     if not prefect:
         raise BadInput(
             "expected --detach without --no-prefect, as it is through Prefect that the worker is given a study; leave "
@@ -343,16 +342,14 @@ def research(
         ajet research --vary group_size=4,16 --set steps=80 --env guess --budget 20m
         ajet research --vary learning_rate=0.001,0.003 --env guess --metric episodes:0.6 --budget 40m
         ajet research --vary group_size=4,16 --vary learning_rate=0.001,0.003 --as interaction --budget 1h
-        ajet research "group size 4 vs 8 on arith" --effect 0.05 --budget 30m
-        ajet research "group size 4 vs 8 on arith" --sandbox docker
-        ajet research "group size 4 vs 8 on arith" --budget 2h --approve plan
+        ajet research "group size 4 vs 8 on arith" --effect 0.05 --budget 2h --approve plan
         ajet research "learning rate 1e-5 vs 3e-5 on arith" --job job.json --model-path models/mine --budget 4h
         ajet research "group size 4 vs 8 on guess" --backend verl --model-path models/mine --budget 4h
         ajet research --vary model=models/mine,models/theirs --env arith --budget 4h
         OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x ajet research "..." --planner llm --planner-model NAME
         ANTHROPIC_API_KEY=... ajet research "..." --planner llm --planner-model NAME --planner-max-tokens 500000
         AJET_PLANNER_REPLAY=conversation.jsonl ajet research "..." --planner llm
-        ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 4h --detach
+        ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 4h --detach --sandbox docker
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
     request = options.make_request(asked, warn)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from research.cli.app import Json, Name, answer, console, open_study, print_json
+from research.cli.app import Json, Name, answer, console, open_installation, open_study, print_json
 from research.cli.listing import read_listing
 from research.cli.research import (
     choose_isolation,
@@ -97,14 +97,9 @@ def veto(
     _answer_amendment(record, interventions.veto_hypothesis(record, hypothesis, reason), json)
 
 
-def _open() -> tuple[Home, EventLog]:
-    home = Home.locate().prepare()
-    return home, EventLog(home.database)
-
-
 def _find(name: str | None) -> StudyLog:
-    _, log = _open()
-    return StudyLog(log, find_study(log, name))
+    _, log, state = open_study(name)
+    return StudyLog(log, state.id)
 
 
 def _answer_amendment(record: StudyLog, event: Event, json: bool) -> None:
@@ -141,7 +136,7 @@ def approve(name: AskingStudy = None, note: Note = "", json: Json = False) -> No
         ajet study approve
         ajet study approve larger-group --note "within this week's hours"
     """
-    home, log = _open()
+    home, log = open_installation()
     _answer_question(home, log, name, note, json, granted=True)
 
 
@@ -152,7 +147,7 @@ def deny(name: AskingStudy = None, note: Note = "", json: Json = False) -> None:
         ajet study deny
         ajet study deny larger-group --note "too dear for what it would tell"
     """
-    home, log = _open()
+    home, log = open_installation()
     state = _answer_question(home, log, name, note, json, granted=False)
     if any(attempts_running(state)):
         interventions.end_attempts(home, log, StudyLog(log, state.id), warn)

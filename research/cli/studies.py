@@ -28,7 +28,7 @@ from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
 from studies.report.prose import last_words
 from studies.report.summary import HeadlineAnswer, headline
-from studies.report.tables import planner_facts
+from studies.report.tables import planner_facts, values_at_own
 from studies.verdicts.wording import question_of
 
 _STYLES = {
@@ -68,7 +68,6 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
 
 
 def _explored_json(state: StudyState) -> Iterator[dict[str, Any]]:
-    """Yield what became of each arm of a study that explored: success on search tasks, what it was scored, seconds."""
     assert state.explored is not None
     runs = {run.spec.arm: run for run in state.runs_in("explore")}
     metric = state.explored.metric
@@ -84,12 +83,10 @@ def _explored_json(state: StudyState) -> Iterator[dict[str, Any]]:
 
 
 def round_number(state: StudyState) -> dict[str, Any]:
-    """Return the entry that says of which round something is; none in a study of one round."""
     return {} if state.most_rounds == 1 else {"round": state.round}
 
 
 def round_progress(state: StudyState) -> dict[str, Any]:
-    """Return which round a study is in, of at most how many; nothing for a study of one round."""
     return {} if state.most_rounds == 1 else {"round": state.round, "most_rounds": state.most_rounds}
 
 
@@ -171,7 +168,6 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
 
 
 def _describe_explored(entry: Mapping[str, Any]) -> str:
-    """Return how one run went, in a line."""
     if entry["before"] is None or entry["after"] is None:
         return f"{entry['arm']}: {entry['status']}"
     said = f"{entry['arm']}: {entry['before']:.3f} → {entry['after']:.3f} of search tasks, in {entry['seconds']:.0f} s"
@@ -291,7 +287,7 @@ def show(name: Name = None, json: Json = False) -> None:
     names = ("run", "arm", "seed", "status", "tries", f"{split} before", f"{split} after", "seconds")
     rows = []
     for one_round in state.every_round:
-        for run in one_round.runs.values():
+        for run in one_round.all_runs.values():
             values = (run.measurements.get(key) for key in (f"{split}/success/initial", f"{split}/success"))
             shown = (f"{value.value:.3f}" if value else "" for value in values)
             about_run = (run.run_id, run.spec.arm, str(run.spec.seed), run.status, str(len(run.attempts)))
@@ -308,7 +304,8 @@ def show(name: Name = None, json: Json = False) -> None:
 
 def _details(state: StudyState) -> dict[str, Any]:
     def plan(of: StudyState) -> dict[str, Any]:
-        return {"hypotheses": of.hypotheses, "design": of.design}
+        at_own = values_at_own(of)
+        return {"hypotheses": of.hypotheses, "design": of.design} | ({"at_own_value": at_own} if at_own else {})
 
     def wandb(run: RunState) -> dict[str, str]:
         last = run.attempts[-1] if run.attempts else None
@@ -330,6 +327,6 @@ def _details(state: StudyState) -> dict[str, Any]:
                 **{key: measurement.value for key, measurement in run.measurements.items()},
                 **wandb(run),
             }
-            for each in state.every_round for run in each.runs.values()
+            for each in state.every_round for run in each.all_runs.values()
         ],
     }  # fmt: skip

@@ -36,9 +36,8 @@ UNNAMED = "-"
 def list_servers(json: Json = False) -> None:
     """List the swarm servers of this installation.
 
-    Examples:
+    Example:
         ajet swarm list
-        ajet swarm list --json
     """
     rows: list[dict[str, Any]] = []
     for name, process in servers.servers(Home.locate()):
@@ -90,8 +89,6 @@ def token(
 
 RETRY_TIMEOUT_S = 15.0
 """A server that does not say within so long what it does is stopped, or busy beyond use."""
-
-HOW_TO_TRAIN = "ajet swarm start --environment guess, or --job FILE: there is no job under way"
 
 app = typer.Typer(no_args_is_help=True)
 app.command()(episodes)
@@ -238,8 +235,10 @@ def start(asked: StartOptions, json: Json = False) -> None:
         lines.append(Text.assemble("a new training ", status.fresh_start))
     if tokens is not None:
         lines.append(Text(f"tokens         {tokens} (yours only)"))
-    off = status.state is ServerState.OFFLINE
-    lines.append(Text(f"next           {HOW_TO_TRAIN if off else 'ajet swarm status, ajet swarm stop'}"))
+    following = "ajet swarm status, ajet swarm stop"
+    if status.state is ServerState.OFFLINE:
+        following = "ajet swarm start --environment guess, or --job FILE: there is no job under way"
+    lines.append(Text(f"next           {following}"))
     answer(json, {"url": at.url, "tokens": tokens, "status": status}, iter(lines))
 
 
@@ -247,9 +246,8 @@ def start(asked: StartOptions, json: Json = False) -> None:
 def show_status(server: servers.Server = None, json: Json = False) -> None:
     """Show what the swarm server is doing, in twelve lines; --json has every metric. `ajet swarm top` is live.
 
-    Examples:
+    Example:
         ajet swarm status
-        ajet swarm status --json
     """
     at = servers.connect_server(server)
     with SwarmClient(at.url, at.token) as client:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from research.cli.app import Json, answer, columns, console
+from research.cli.app import Json, answer, console, make_table
 from research.errors import BadInput, ModelFailed, NotReady
 from research.installation.base_job import python_of, read_job, require_backend
 from research.installation.home import Home
@@ -149,7 +149,7 @@ def shares(
         metrics, trained = client.status().metrics, client.job()
         rows = [_stream_row(stream, metrics, trained) for stream in found]
     none = "no stream has played yet, and the job gives no shares"
-    table = columns(_HEADER, [_cells(row) for row in rows])
+    table = make_table(_HEADER, map(_cells, rows))
     answer(json, {"changed": bool(wanted), "streams": rows}, table if rows else none)
 
 
@@ -198,11 +198,6 @@ def _stream_row(stream: StreamStatus, metrics: Mapping[str, float], job: Job | N
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        row["name"],
-        "-" if row["share"] is None else f"{row['share']:.1%}",
-        "-" if row["groups_per_batch"] is None else f"{row['groups_per_batch']:.3g}",
-        *(str(row[f"groups_{what}"]) for what in ("played", "open", "trained")),
-        "-" if row["groups_in_last_batch"] is None else str(row["groups_in_last_batch"]),
-        *("-" if row[name] is None else f"{row[name]:.3f}" for name in _MEASURED),
-    )
+    """Return the values of a row as its header names them."""
+    forms = {"share": ".1%", "groups_per_batch": ".3g", **dict.fromkeys(_MEASURED, ".3f")}
+    return tuple("-" if value is None else format(value, forms.get(name, "")) for name, value in row.items())

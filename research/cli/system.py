@@ -172,9 +172,8 @@ def doctor(json: Json = False) -> None:
 
     Ends with exit code 1 when a default study cannot run.
 
-    Examples:
+    Example:
         ajet doctor
-        ajet doctor --json
     """
     checks = examine()
     rows = ((_MARKS[check.level], check.name, check.found, check.remedy) for check in checks)

@@ -10,7 +10,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -58,15 +58,13 @@ class TopFrame:
 
 
 class Watcher:
-    """Looks at one server, again and again; `now` counts seconds."""
+    """Looks at one server, again and again."""
 
-    def __init__(self, url: str, client: SwarmClient, now: Callable[[], float] = time.monotonic) -> None:
-        self._url = url
-        self._client = client
-        self._now = now
+    def __init__(self, url: str, client: SwarmClient) -> None:
+        self._url, self._client = url, client
         self._seen: object = None
         self._frame: TopFrame | None = None
-        self._heard = now()
+        self._heard = time.monotonic()
 
     def poll(self) -> TopFrame:
         """Return what there is now; raise Unreachable where it never answered."""
@@ -76,8 +74,8 @@ class Watcher:
         except Unreachable:
             if self._frame is None:
                 raise
-            return replace(self._frame, silent_s=max(self._now() - self._heard, 0.1))
-        self._heard = self._now()
+            return replace(self._frame, silent_s=max(time.monotonic() - self._heard, 0.1))
+        self._heard = time.monotonic()
         self._frame = TopFrame(self._url, snapshot, first, steps)
         return self._frame
 
@@ -197,8 +195,6 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
 
 
 def _format_evaluation(status: Status) -> str:
-    """Return the last evaluation of `eval_every`, and the best; the latter's score is optimistic."""
-
     def format_score(evaluation: EvaluationSummary) -> str:
         score = evaluation.reward if evaluation.success is None else evaluation.success
         return f"{score:.3g} at step {evaluation.step}"
@@ -294,7 +290,6 @@ def _curves(frame: TopFrame, width: int) -> Iterator[Text]:
 
 
 def _tables(snapshot: Snapshot) -> Iterator[RenderableType]:
-    """Yield the streams, the clients and the last drops, each table without a row where there is none."""
     streams = sorted(snapshot.streams[: _MOST["streams"]], key=lambda stream: stream.name)  # each stays in its row
     yield from _table(
         ("stream", "share", "groups", "whole", "trained", "in play", "lacking"),
@@ -347,7 +342,6 @@ def top(
         ajet swarm top
         ajet swarm top --once
         ajet swarm top --server http://10.0.0.7:8700
-        ajet swarm top --json
     """
     at, out = connect_server(server), console()
     width = out.width if out.is_terminal else PIPED_WIDTH

@@ -22,18 +22,20 @@ from research.design.sample_size import LIKELY_SEEDS
 from research.errors import BadTopic, DesignRefused, ResearchError
 from research.files import is_full
 from research.installation.base_job import describe_unusual_rate
-from research.planners.context import ArmSummary
+from research.planners.context import ArmSummary, PlannerContext
 from research.planners.history import CampaignFacts
 from research.planners.rules import RulesPlanner
 from research.planners.topic import CONFIGURE_LLM
-from research.proposals.actions import GoOn, Review, Settle
+from research.proposals.actions import GoOn, Repair, Review, Settle
 from research.proposals.arms import NO_MODELS
 from research.proposals.flags import RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
+from research.proposals.slots import SLOTS
+from research.runs.workers import MOST_LAST_WORDS
 from research.scheduler.required_runs import confirmation_runs, is_over, planned_runs
 from research.scheduler.steps import Decide
 from research.text import format_seconds
-from studies import HeadMoved, StoreError, StudyState
+from studies import HeadMoved, RunState, StoreError, StudyState
 from studies.errors import ControllerLeaseLost, ReportError
 from studies.log.study import LOOK_RULE
 from studies.records.alpha import AlphaLedgers
@@ -94,6 +96,30 @@ class Closing:
             replace(decision, rule=LOOK_RULE, action=turn.action.action, reason=f"{decision.reason}{words}")
             for decision in decisions
         )
+
+    def ask_repair(self, state: StudyState, crash: RunState, seconds_left: float) -> RecordedTurn | str:
+        """Return the turn that repairs the code which crashed, or why nothing is repaired. It is asked blind: without
+        looks, and with no number of any run."""
+        assert state.design is not None
+        slot, name = next(iter(state.design.arm(crash.spec.arm).slots.items()))
+        last, place = crash.attempts[-1], TurnId.parse(state.repair_turn)
+        told = {
+            "slot": slot, "signature": SLOTS[slot].signature, "called": SLOTS[slot].does, "name": name,
+            "source": state.design.code[name], "environment": crash.spec.environment, "ended_by": last.code,
+            "step": f"{last.step} of {crash.spec.job['steps']}", "quoted": last.reason[:MOST_LAST_WORDS],
+        }  # fmt: skip
+        with _unless_it_fails(f"no answer of the turn {place.key}"):
+            inputs = self._planning.build_inputs(state, lambda: seconds_left, NoiseBank())
+            about = [claim for claim in state.design.hypotheses if name in (claim.control, claim.treatment)]
+            context = PlannerContext(
+                state.topic, hypotheses=about, crash=told, seconds_left=seconds_left, seconds_per_run=0.0, parallel=1
+            )
+            turn = self._planning.take_turn(state, place, context, ActionCheck(inputs, context))
+            if isinstance(turn.action, Repair):
+                return turn
+            words = "" if turn.said is None else f", in the words of {quote_held(turn.said, state.rounds)}"
+            return f"its planner does not repair {name}{words}"
+        return f"{name} was not repaired: its planner gave no answer"
 
     def write_final_message(self, state: StudyState, seconds_left: float) -> PlannerMessage | None:
         """Return the planner's last words on what was judged last, to be quoted; None when it has none."""

@@ -39,24 +39,28 @@ from research.runs.launcher import AttemptLauncher
 from research.runs.wandb_log import ReadTracking
 from research.scheduler import steps
 from research.scheduler.next_step import is_done, next_step
-from research.scheduler.required_runs import attempts_running
+from research.scheduler.required_runs import attempts_running, is_over
 from sandboxes import Sandbox, SandboxError
-from studies import BudgetClock, EventLog, EventType, HeadMoved, StoreError, StudyLog, StudyState
+from studies import BudgetClock, EventLog, EventType, HeadMoved, RunState, StoreError, StudyLog, StudyState
 from studies.checks.conditions import find_spoilt_runs
 from studies.log.event_log import Change, Clock, lock_error
+from studies.log.study import REPAIR_RULE
 from studies.records.design import MODEL
 from studies.records.procedure import Phase
-from studies.records.runs import NOISE_ARM
+from studies.records.runs import CODE_REPAIRED, NOISE_ARM
 from studies.records.statements import claims, model_name, select_arms
 from studies.report import Report, build_report
-from studies.verdicts.judge import judge_hypothesis, size_study
+from studies.verdicts.judge import decide_length, judge_hypothesis, size_study
 from swarm.job import Job, PathModel
 
 ReportBuilder = Callable[[StudyState, Path], Report]
 """Writes the report on a state into the study's folder."""
 LEAST_CHARGED_S = 1.0
 """Least work on an abandoned step that is worth an event."""
-TAKES_LONG = (steps.PlanStudy, steps.PlanRound, steps.PrepareModel, steps.AskLook, steps.AskWords, steps.BuildReport)
+TAKES_LONG = (
+    steps.PlanStudy, steps.PlanRound, steps.PrepareModel, steps.AskLook, steps.AskRepair, steps.AskWords,
+    steps.BuildReport,
+)  # fmt: skip
 """Steps before which a study lets others by in the line for a slot."""
 BEAT_S = 60.0
 """A waiting controller appends the time it worked after so many seconds: no more is lost if it dies."""
@@ -299,21 +303,18 @@ class StudyController:
 
     def _complete(self, state: StudyState, step: steps.CompletionStep) -> None:
         match step:
-            case steps.Judge():  # a run whose files are spoilt is given up; a changed lock makes the verdict invalid
-                spoilt = tuple(find_spoilt_runs(state, self._folder, step.phase))
-                for run, code, reason in spoilt:
-                    self._launcher.invalidate(run, code, reason)
-                if not spoilt:
-                    error = lock_error(state, self._folder)
-                    look, phase = step.look, step.phase
-                    verdict = judge_hypothesis(state, step.hypothesis, look=look, phase=phase, lock_error=error)
-                    self._append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
+            case steps.Judge():
+                self._judge(state, step)
+            case steps.DecideLength(carried):
+                self._append(EventType.LENGTH_DECIDED, **decide_length(state, carried).model_dump(mode="json"))
             case steps.Decide():
                 about = {} if step.hypothesis is None else {"hypothesis": step.hypothesis, "look": step.look}
                 self._append(EventType.DECISION_TAKEN, rule=step.rule, action=step.action, reason=step.reason, **about)
             case steps.AskLook(decisions):
                 for decision in self._closing.decide_look(state, decisions, self.budget_left(state)):
                     self._complete(state, decision)
+            case steps.AskRepair(run_id):
+                self._repair(state, state.runs[run_id])
             case steps.AskWords():
                 self._record.append(EventType.PLANNER_SPOKE, self._ask_words(state), actor="planner")
             case steps.StopStudy(reason):
@@ -330,6 +331,28 @@ class StudyController:
                 for line in report.backups:
                     self._note(line)
                 self._append(EventType.REPORT_BUILT, **report.payload())
+
+    def _judge(self, state: StudyState, step: steps.Judge) -> None:
+        """Give up runs whose files are spoilt, else write down the verdict, which a changed lock makes invalid."""
+        spoilt = tuple(find_spoilt_runs(state, self._folder, step.phase))
+        for run, code, reason in spoilt:
+            self._launcher.invalidate(run, code, reason)
+        if not spoilt:
+            error, look, phase = lock_error(state, self._folder), step.look, step.phase
+            verdict = judge_hypothesis(state, step.hypothesis, look=look, phase=phase, lock_error=error)
+            self._append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
+
+    def _repair(self, state: StudyState, crash: RunState) -> None:
+        """Have code that crashed repaired, give up what its lock led to, and lock it anew; or write down why not."""
+        answer = self._closing.ask_repair(state, crash, self.budget_left(state))
+        if isinstance(answer, str):
+            return self._append(EventType.DECISION_TAKEN, rule=REPAIR_RULE, action="end", reason=answer)
+        for run in state.runs_in("confirm"):
+            if run.active is not None:
+                self._launcher.stop(state, run, CODE_REPAIRED)
+            if not is_over(self.state().runs[run.run_id]):
+                self._launcher.invalidate(run, CODE_REPAIRED, "code of its question was repaired: all arms begin anew")
+        return self._planning.lock_repair(self.state(), crash, answer)
 
     def _ask_words(self, state: StudyState) -> dict[str, Any]:
         message = self._closing.write_final_message(state, self.budget_left(state))

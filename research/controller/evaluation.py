@@ -37,7 +37,7 @@ from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS, check_code_in
 from research.text import did_you_mean
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import BUILT_IN, KNOB, MODEL, Design, Hypothesis, Metric, NoisePlan
+from studies.records.design import BUILT_IN, KNOB, MODEL, Design, Hypothesis, Metric, NoisePlan, is_expression
 from studies.records.procedure import Noise
 from studies.records.statements import model_name, setting
 from studies.records.verdict import PlannerMessage, planner_label, quoted
@@ -98,12 +98,12 @@ class PlanningInputs(Briefing):
         judged = None if self.compiler.requirements.metric is None else self.metric()
         number = 1 if self.campaign is None else self.campaign.round
         accepted = accept_hypotheses(proposal, self.wanted.models, judged, number)
-        return tuple(claim.model_copy(update={"unused_control": self._is_unused(claim)}) for claim in accepted)
-
-    def _is_unused(self, claim: Hypothesis) -> bool:
-        """Return whether nobody uses the control of a difference, so that any treatment looks good beside it."""
-        controls = {name: control for name, (control, *_) in claim.varied.items()}
-        return claim.kind == "difference" and claim.variable != MODEL and bool(self._find_unused(controls))
+        known = []
+        for claim in accepted:  # beside a control that nobody uses any treatment looks good
+            controls = {name: control for name, (control, *_) in claim.varied.items()}
+            differs = claim.kind == "difference" and claim.variable != MODEL
+            known.append(claim.model_copy(update={"unused_control": differs and bool(self._find_unused(controls))}))
+        return tuple(known)
 
     def _find_unused(self, controls: Mapping[str, Any]) -> list[str]:
         """Return the fields whose control is no default, was not confirmed, and is named neither by topic nor flags."""
@@ -184,8 +184,8 @@ class PlanningInputs(Briefing):
             raise DesignRefused(f"{found}; leave it null for the job's own, or name a value that was confirmed")
         if (other := self.wanted.find_conflict(action.environment)) is not None:
             raise other
-        if self.wanted.evaluate_apart and not action.evaluate_apart:
-            raise DesignRefused("expected evaluate_apart, which the user asks for; found a design without")
+        if self.wanted.evaluate_apart and action.evaluate_apart != (asked := self.wanted.evaluate_apart):
+            raise DesignRefused(f"expected evaluate_apart = {asked}, as the user asks; found {action.evaluate_apart}")
         return self.current_compiler().compile(hypotheses, action)
 
     def build_context(self, proposal: AcceptedProposal | None = None, rejected: str | None = None) -> PlannerContext:
@@ -216,7 +216,7 @@ class PlanningInputs(Briefing):
             code=sources_of(proposal.action if proposal else None),
             search=proposal is not None and proposal.action.search, rejected=rejected,
             fields=field_specs(job, self.wanted.models, played.environment), fixed=find_fixed_fields(job), tools=tools,
-            environment=played.environment, explores=compiler.explores,
+            environment=played.environment, explores=compiler.explores, extend_to=compiler.extend_to,
             model={"name": model_name(job.model.model_dump()), **made},
             logged=() if tools is None else tools.list_logged(),
         )  # fmt: skip
@@ -278,12 +278,7 @@ class ActionCheck:
             if (why := context.notebook.find_conflict(action)) is not None:
                 raise DesignRefused(why)
             return None
-        if isinstance(action, actions.Review) and not {*action.unsupported} <= {*range(1, len(context.sentences) + 1)}:
-            raise DesignRefused(f"expected numbers up to {len(context.sentences)}; found {action.unsupported}")
-        if isinstance(action, actions.Write):
-            texts = {name: getattr(action, name) for name in ("answer", "mechanism", "limits")}
-            if wrong := context.answer_facts.check(texts, action.figures):
-                raise DesignRefused(f"{'; '.join(wrong)}; refer, as {{h1.estimate}} does, or say it without")
+        self._check_text(action)
         substitute = context.stage in DECLINABLE and (  # to decline, or later to conclude, replicate or explore
             isinstance(action, actions.Decline)
             or (isinstance(action, actions.Explore) and context.stage == "propose")
@@ -291,7 +286,7 @@ class ActionCheck:
             or (isinstance(action, actions.Conclude) and context.campaign is not None)
         )
         due = ACTIONS[context.stage]
-        also = {"look": actions.Settle, "conclude": actions.Conclude}.get(context.stage, due)
+        also = {"look": actions.Settle, "repair": actions.Settle, "conclude": actions.Conclude}.get(context.stage, due)
         if not isinstance(action, (due, also)) and not substitute:
             expected = due.model_fields["action"].default
             when = "in a later round" if isinstance(action, actions.Replicate | actions.Conclude) else ""
@@ -322,6 +317,21 @@ class ActionCheck:
         again = None if action.replication is None else action.replication.environment
         inputs.check_code(context.code, action.environment, again)
         return inputs.compile(context.hypotheses, action, search=context.search)
+
+    def _check_text(self, action: actions.Action) -> None:
+        """Raise DesignRefused for what is wrong with a text, an answer's or that of repaired code."""
+        context = self._context
+        if isinstance(action, actions.Review) and not {*action.unsupported} <= {*range(1, len(context.sentences) + 1)}:
+            raise DesignRefused(f"expected numbers up to {len(context.sentences)}; found {action.unsupported}")
+        if isinstance(action, actions.Write):
+            texts = {name: getattr(action, name) for name in ("answer", "mechanism", "limits")}
+            if wrong := context.answer_facts.check(texts, action.figures):
+                raise DesignRefused(f"{'; '.join(wrong)}; refer, as {{h1.estimate}} does, or say it without")
+        if isinstance(action, actions.Repair) and (crash := context.crash) is not None:
+            source = SLOTS[crash["slot"]].check(action.code)
+            if source == crash["source"] or is_expression(source) != is_expression(crash["source"]):
+                raise DesignRefused("code: expected another text than the one that crashed, in the form which it had")
+            self._inputs.check_code([(crash["slot"], source)], crash["environment"])
 
     def price_exploration(self, action: actions.Explore) -> PricedExploration:
         inputs = self._inputs

@@ -20,6 +20,7 @@ from research.controller.wandb import online_logging_of, wandb_login
 from research.design.comparison import (
     DEFAULT_ANALYSES,
     DEFAULT_POWER,
+    DEFAULT_REPAIRS,
     LEAST_EPISODES,
     MOST_ANALYSES,
     MOST_EPISODES,
@@ -59,6 +60,7 @@ from research.text import parse_budget
 from studies import EventLog, StudyState
 from studies.log.study import PAPERS
 from studies.records.alpha import MOST_ROUNDS
+from studies.records.design import MOST_REPAIRS
 from studies.records.statements import model_name
 from swarm.environments.custom import MARK, is_custom
 from swarm.environments.registry import environments
@@ -106,10 +108,15 @@ class StudyOptions(BaseModel):
     held: Annotated[
         list[str], *_option("FIELD=VALUE that all arms share, beside --vary.", "--set", form={"title": "set"})
     ] = []
-    evaluate_apart: Annotated[bool, *_option(
-        "Where a knob of the environment is varied (--vary environment.max_turns=3,6), evaluate each arm at its own "
-        "value; else all are at the control's.", "--evaluate-apart",
-    )] = False  # fmt: skip
+    mediator: Annotated[list[str], *_option(
+        "METRIC=increase or METRIC=decrease: a `logged:` or `fact:` number by which the first question's treatments "
+        "are said to act, tested behind their claims (docs/mechanisms.md); repeatable."
+    )] = []  # fmt: skip
+    evaluate: Annotated[str, *_option(
+        "Where a knob of the environment is varied (--vary environment.max_turns=3,6): all arms at the `control`'s "
+        "value, each `apart` at its own, or `both`: the control's judges, and their own is reported.",
+        form={"enum": ["control", "apart", "both"]},
+    )] = "control"  # fmt: skip
     env: Annotated[str | None, *_option(
         "Environment: a name, a folder, module:Name, tasks.jsonl (with --reward), or an address such as "
         "reasoning-gym:chain_sum (docs/environments.md)."
@@ -147,6 +154,10 @@ class StudyOptions(BaseModel):
     looks: Annotated[int, *_option(
         "Most times the data are analysed; 1 for once, at the end.", form={"minimum": 1, "maximum": MOST_ANALYSES}
     )] = DEFAULT_ANALYSES  # fmt: skip
+    repairs: Annotated[int, *_option(
+        "How often a planner with a language model may repair code that crashes early in training; all arms then begin "
+        "anew (docs/slots.md).", form={"minimum": 0, "maximum": MOST_REPAIRS},
+    )] = DEFAULT_REPAIRS  # fmt: skip
     rounds: Annotated[int | None, *_option(
         "Most questions that are asked one after the other, each on what the last one found, under one bound on "
         "false claims; 1 for the topic's own alone.",
@@ -160,6 +171,10 @@ class StudyOptions(BaseModel):
     read: Annotated[Path | None, *_option(
         "Folder of papers or notes (.txt, .md) that a language model that plans may read: copied into the study's "
         "folder, quoted to it, exported nowhere."
+    )] = None  # fmt: skip
+    extend_to: Annotated[int | None, *_option(
+        "Training steps to which all runs of the first question are made longer where its first ones, arms not told "
+        "apart, still rise (docs/limits.md).", form={"minimum": 1}, min=1,
     )] = None  # fmt: skip
     explore: Annotated[bool, *_option(
         "Make one run of each arm on one seed, control included, and test nothing: curves, costs, and what a "
@@ -282,7 +297,15 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     effect = None if by_rules and metric is None else asked.effect  # whose range is known once the topic is read
     power = DEFAULT_POWER if asked.power is None else asked.power
     requirements = StatisticalRequirements(
-        effect, power, asked.looks, asked.episodes, metric, asked.rounds, asked.power is not None
+        effect,
+        power,
+        asked.looks,
+        asked.episodes,
+        metric,
+        asked.rounds,
+        asked.repairs,
+        asked.power is not None,
+        asked.extend_to,
     )
     hashes = Home.locate().models
     base = base_job(asked.job, asked.model_path, hashes, asked.backend)
@@ -290,7 +313,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     shape = None if asked.shape == "apart" else asked.shape
     if asked.env is not None and asked.env not in environments() and KNOB in " ".join(asked.vary + asked.held):
         load_environment(asked.env, asked.reward, Home.locate().prepare(), note)  # whose knobs are named
-    comparison = RequestedComparison.parse(asked.vary, asked.held, base, models, shape, asked.evaluate_apart)
+    comparison = RequestedComparison.parse(asked.vary, asked.held, base, models, shape, asked.mediator, asked.evaluate)
     resolve_topic(asked.topic, comparison)
     seconds = parse_budget(asked.budget)
     if asked.max_runs is not None and asked.max_runs < LEAST_RUNS:
@@ -335,6 +358,8 @@ def _require_explorable(asked: ResearchOptions, wanted: RequestedComparison, par
             "expected --explore without --rounds, as it asks nothing after what it shows; found --rounds "
             f"{asked.rounds}; leave one of the two out"
         )
+    if asked.extend_to is not None:
+        raise BadInput("expected --explore without --extend-to, as each arm has one run; found both; leave one out")
     if parsed is not None and parsed.confirm:
         most = 2 if len(parsed.vary) > 1 else 4  # a design has four arms
         some = {name: tuple(values)[:most] for name, values in parsed.vary.items()}
@@ -405,6 +430,8 @@ def select_planner(request: StudyRequest, note: Note) -> Planner:
             f"expected --vary without a planner, as it leaves nothing to plan; found --planner {request.planner}; "
             "leave it out"
         )
+    if request.requested.mediators and request.planner != RulesPlanner.name:
+        raise BadTopic(f"expected --mediator without --planner {request.planner}, which names its own; leave one out")
     if request.planner_options and request.planner != "llm":
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in request.planner_options)
         raise BadInput(

@@ -30,7 +30,7 @@ from research.controller.evaluation import (
     plan_rounds,
 )
 from research.design.comparison import StatisticalRequirements
-from research.design.compiler import DesignCompiler, PricedExploration, seed_source
+from research.design.compiler import DesignCompiler, PricedExploration, draw_distinct, seed_source
 from research.design.known_findings import KnownFinding
 from research.design.noise_bank import NoiseBank, model_key
 from research.design.pricing import Pricing
@@ -52,19 +52,20 @@ from research.proposals.actions import (
     Explore,
     Propose,
     ProposeDesign,
+    Repair,
     Replicate,
     SideAction,
     Write,
 )
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.steps import UNLOCKED
-from studies import EventLog, EventType, StudyLog, StudyState
+from studies import EventLog, EventType, RunState, StudyLog, StudyState
 from studies.checks.training import find_zero_lr_run, list_untrained_runs
 from studies.errors import ReportError
 from studies.log.event_log import lock_name, write_lock
 from studies.log.study import ASK_RULE, PAPERS
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import Budget
+from studies.records.design import Budget, Design
 from studies.records.verdict import ANALYSE, PlannerMessage, WrittenAnswer, planner_label
 from studies.report.answer import score_plan
 from studies.report.evidence import gather
@@ -361,13 +362,24 @@ class Planning:
             if compiled.compiler.bank.needs_zero_lr_check(compiled.job) and not legacy:
                 raise _refuse_unchecked(state)
         locked = plan_rounds(inputs, designed).build_lock(self._seed_scope(state))
-        name = lock_name(state.round)
-        payload = {
-            "design": locked.model_dump(mode="json"),
-            "hash": write_lock(self.study_folder, locked, name),
-            "file": name,
-        }
-        self._append(EventType.DESIGN_LOCKED, payload)
+        self._append_lock(locked, lock_name(state.round))
+
+    def lock_repair(self, state: StudyState, crash: RunState, turn: RecordedTurn) -> None:
+        """Lock a question anew with the code that a turn repaired, on seeds that nothing had before."""
+        before, number, action = state.locked_design, len(state.abandoned) + 1, turn.action
+        assert before is not None
+        assert isinstance(action, Repair)
+        draw = seed_source(f"{self._seed_scope(state)}/repair-{number}", bytes.fromhex(turn.secret))
+        used = frozenset().union(*(each.seeds_used for each in state.every_round))
+        changed = {
+            "code": {**before.code, before.arm(crash.spec.arm).code: action.code},
+            "seeds": draw_distinct(draw, len(before.seeds), used), "repaired": state.design_hash,
+        }  # fmt: skip
+        self._append_lock(before.model_copy(update=changed), lock_name(state.round, number))
+
+    def _append_lock(self, locked: Design, name: str) -> None:
+        lock = write_lock(self.study_folder, locked, name)
+        self._append(EventType.DESIGN_LOCKED, {"design": locked.model_dump(mode="json"), "hash": lock, "file": name})
 
     def _seed_scope(self, state: StudyState) -> str:
         """Return what seeds are drawn for: every round has its own, so that no claim rests on an earlier one's runs."""

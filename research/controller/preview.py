@@ -92,7 +92,7 @@ class PlanPreview:
     unequal: tuple[str, ...]
     """What the arms would not share of training, each a clause."""
     unusual: tuple[str, ...]
-    """Values of an arm that are far from what is usual, each a sentence."""
+    """Values of an arm that are far from what is usual, and ranges from what is known, each a sentence."""
     accepted: bool
     explores: bool
     """Whether one run of each arm would be made, and nothing tested."""
@@ -191,11 +191,12 @@ class _Preview:
         varied, usual = {name for arm in comparison.arms for name in arm.overrides}, list[str]()
         if isinstance(job.model, PathModel) and "learning_rate" not in {*find_fixed_fields(own), *varied}:
             usual = [f"learning_rate = {job.learning_rate:g}, as is usual for {describe_trained_weights(job)}"]
+        wide = () if self.refused else self.calculator.describe_wide_ranges(self.draft, hypotheses)
         return PlanPreview(
             asked=self.inputs.topic, tested=() if explores else (*filter(None, [self.said]), *tested),
             not_tested=tuple(dict.fromkeys(text for turn in turns for text in turn.not_tested)),
             unequal=tuple(filter(None, (unequal_episodes(planned[0], arm) for arm in planned[1:]))),
-            unusual=tuple(dict.fromkeys(filter(None, map(describe_unusual_rate, comparison.jobs)))),
+            unusual=tuple(dict.fromkeys([*filter(None, map(describe_unusual_rate, comparison.jobs)), *wide])),
             accepted=self.refused is None, explores=explores, refused=self.refused, job=find_fixed_fields(own),
             assumed=tuple(dict.fromkeys((*(turn.note for turn in turns if turn.note), *usual))), hypotheses=hypotheses,
             environment=environment, brought=tuple(records_of([environment])),

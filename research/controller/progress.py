@@ -27,7 +27,7 @@ from studies.checks.training import describe_zero_lr_run, had_no_signal
 from studies.log.study import LOOK_RULE
 from studies.records.runs import PLUMBING_ARM, UNTRAINED_RUN
 from studies.records.verdict import Verdict
-from studies.report.claims import describe_sizing
+from studies.report.claims import describe_length, describe_sizing
 from studies.report.prose import last_words, why_asked
 from studies.verdicts.wording import question_of
 
@@ -152,13 +152,15 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
             compared = f"{screen.candidates} candidates are screened, {screen.confirmed} confirmed with "
             compared += f"{seeds} seeds"
         of = "" if state.most_rounds == 1 else f", round {state.round} of at most {state.most_rounds}"
-        yield f"{later}lock", f"design locked: {compared}, {state.design_hash[:16]}{of}"
+        of += "".join(f"; repaired: {issue.describe()}" for issue in state.abandoned[-1:])
+        yield f"{later}lock{len(state.abandoned) or ''}", f"design locked: {compared}, {state.design_hash[:16]}{of}"
         yield from ((f"{later}tested-{sentence}", f"tested: {sentence}") for sentence in question.tested)
     for tried in state.explorations:
         names = ", ".join(arm.name for arm in tried.plan.arms)
         yield f"exploration-{tried.seq}", f"explores, which tests nothing: {names}, {tried.plan.runs_told}"
-    for run in state.runs.values():
+    for run in state.all_runs.values():
         yield from _run_lines(run)
+    yield from ([(f"{later}length", f"length: {describe_length(state).strip()}")] if state.length is not None else ())
     if (told := describe_sizing(state)) and not state.awaits_sizing:
         yield f"{later}sized", f"size: {told}"
     for decision in state.decisions:

@@ -1,12 +1,8 @@
 """What a comparison promises and how its stages are split, before it is sized.
 
-The promise (smallest effect of interest, power, looks, evaluation size, metric) is given by flags and kept in
-`study.created`; older studies have the defaults. A draft is sound (every arm is a valid job that differs from the
-control in what is declared) and has no seeds yet.
-
-The numbers of a screen were chosen by simulation; what searches come to is measured on other worlds
-(`benchmarks/simlab.py`, docs/calibration.md). A screening run is half as long as a whole one and the best go to fresh
-seeds: halves favour what learns quickly and ends low.
+A draft is sound (every arm is a valid job that differs from the control in what is declared) and has no seeds yet. The
+numbers of a screen were chosen by simulation (`benchmarks/simlab.py`, docs/calibration.md): a screening run is half as
+long as a whole one, and the best go to fresh seeds.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ from typing import Any, Final, Self
 from research.design.pricing import EVALUATION_EPISODES, Estimates, Pricing, Stage
 from research.errors import DesignRefused, Unmeasurable
 from research.installation.base_job import require_agreement
-from research.proposals.actions import ProposeDesign, ProposedScreen
+from research.proposals.actions import EvaluateApart, ProposeDesign, ProposedScreen
 from research.proposals.arms import ResolvedArms, Scalar, compare, constant_value, field_value, is_job, set_knobs
 from research.proposals.metric_choice import (
     MetricChoice,
@@ -32,8 +28,8 @@ from studies.metrics import kind_of
 from studies.metrics.base import LEAST_POINTS
 from studies.metrics.builtin import Success
 from studies.records.alpha import MOST_ROUNDS
-from studies.records.design import KNOB, MODEL, REWARD, Arm, Hypothesis, Kind, Metric
-from studies.records.procedure import Prediction, Rung, Screen, ScreenField
+from studies.records.design import KNOB, MODEL, MOST_REPAIRS, REWARD, Arm, Hypothesis, Kind, Metric
+from studies.records.procedure import Extension, Prediction, Rung, Screen, ScreenField
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name
 from studies.statistics.power import widest
@@ -43,6 +39,7 @@ from swarm.job import Job, TinyModel, knobs_of
 
 DEFAULT_POWER = 0.8
 DEFAULT_ANALYSES = 3
+DEFAULT_REPAIRS = 2
 MOST_ANALYSES = 5
 LEAST_EPISODES, MOST_EPISODES = 64, 8192
 _LEAST_OF_RANGE: Final = 1e-3
@@ -57,6 +54,8 @@ LEAST_INITIAL = 4
 """Of these at the least, or there is nothing to draw a surface through."""
 BOUND = 2.0
 """Standard deviations of the surface above its mean that candidates are chosen by (`Screen.bound`)."""
+RISES: Final = 0.02
+"""Least mean rise of training success, from a run's third quarter to its last, with which all runs are longer."""
 SCREEN_LENGTH = 0.5
 """Share of a whole run's steps that a screening run has."""
 
@@ -77,8 +76,12 @@ class StatisticalRequirements:
     """What somebody asks runs to be judged by; None for success, or its gain where models are compared."""
     rounds: int | None = 1
     """Most rounds of the inquiry, over which its level is shared; None for as many as the budget leaves time for."""
+    repairs: int = DEFAULT_REPAIRS
+    """How often code that crashes early in training may be repaired, where its planner does not say."""
     power_named: bool = False
     """Whether somebody asked for just this power: a design that has less is refused then, as long as nothing ran."""
+    extend_to: int | None = None
+    """Steps to which runs are made longer where the first ones still rise; None for never."""
 
     def __post_init__(self) -> None:
         if self.effect is not None and (self.metric is None or self.metric.kind == Success.name):
@@ -96,6 +99,8 @@ class StatisticalRequirements:
             )
         if self.rounds is not None and not 1 <= self.rounds <= MOST_ROUNDS:
             raise DesignRefused(f"expected 1 to {MOST_ROUNDS} rounds; found {self.rounds}; leave --rounds out")
+        if not 0 <= self.repairs <= MOST_REPAIRS:
+            raise DesignRefused(f"expected 0 to {MOST_REPAIRS} repairs; found {self.repairs}; leave --repairs out")
         if self.episodes is not None and not LEAST_EPISODES <= self.episodes <= MOST_EPISODES:
             raise DesignRefused(
                 f"expected {LEAST_EPISODES} to {MOST_EPISODES} evaluation episodes; found {self.episodes}; "
@@ -117,16 +122,20 @@ class StatisticalRequirements:
             episodes=settings.get("episodes", EVALUATION_EPISODES),
             metric=RequestedMetric.from_settings(settings),
             rounds=settings.get("rounds", 1),
+            repairs=settings.get("repairs", DEFAULT_REPAIRS),
             power_named=settings.get("power_named", False),
+            extend_to=settings.get("extend_to"),
         )
 
     def settings(self) -> dict[str, Any]:
         effect = {} if self.effect is None else {"effect": self.effect}
         asked = {} if self.metric is None else self.metric.settings()
         rounds = {} if self.rounds == 1 else {"rounds": self.rounds}
-        named = {"power_named": True} if self.power_named else {}
+        named: dict[str, Any] = {"power_named": True} if self.power_named else {}
+        named |= {} if self.repairs == DEFAULT_REPAIRS else {"repairs": self.repairs}
         held = {"power": self.power, "looks": self.analyses, "episodes": self.episodes}
-        return {**effect, **held, **asked, **rounds, **named}
+        longer = {} if self.extend_to is None else {"extend_to": self.extend_to}
+        return {**effect, **held, **asked, **rounds, **named, **longer}
 
     def min_effect(self, metric: Metric) -> float:
         """Return a study's smallest effect of interest; raise DesignRefused for one beyond the metric's range."""
@@ -218,7 +227,17 @@ class DesignDraft:
     mediators: int = 0
     contrasts: int = 0
     """Claims on weighted sums of the same arms; 0 for differences."""
-    evaluate_apart: bool = False
+    evaluate_apart: EvaluateApart = False
+    extend_to: int = 0
+    """Steps of the longest runs there may be; 0 where runs are as long as the job."""
+
+    @property
+    def extension(self) -> Extension | None:
+        """When its runs are longer: by training success in the third quarter of their steps and in the last one."""
+        quarter, steps = self.job.steps // 4, self.job.steps
+        ends = (steps - quarter, steps)
+        before, last = (f"logged:critic/success/mean:mean:{end - quarter + 1}-{end}" for end in ends)
+        return Extension(steps=self.extend_to, before=before, last=last, rise=RISES) if self.extend_to else None
 
     @property
     def job(self) -> Job:
@@ -268,14 +287,16 @@ class DesignDraft:
         varied = sorted({name for arm in self.comparison.arms for name in arm.overrides if name.startswith(KNOB)})
         if not varied:
             return metric
-        if not self.evaluate_apart:
+        if (both := self.evaluate_apart == "both") and kind_of(metric).of_environment:
+            raise DesignRefused(f"expected evaluate = control or apart beside {metric_name(metric)}; found both")
+        if both or not self.evaluate_apart:
             if kind_of(metric).name == TRAINING_AREA:
                 found = f"found {metric_name(metric)}, of plays at each arm's own value; ask for --metric area"
                 raise DesignRefused(f"expected a metric of evaluations where {varied[0]} differs; {found}")
             held = {f"{KNOB}{name}": value for name, value in self.job.environment_args.items()}
             if self.replication:  # whose game has defaults of its own
                 held |= {name: value for name, value in self.comparison.arms[0].overrides.items() if name in varied}
-            return metric.model_copy(update={"knobs": held})
+            return metric.model_copy(update={"knobs": held, "also_own": both})
         return metric.model_copy(update={"meaning": f"{metric.meaning}, each arm at its own {' and '.join(varied)}"})
 
     def stages(self, seeds: int, price: Pricing, metric: Metric) -> tuple[Stage, ...]:
@@ -284,15 +305,17 @@ class DesignDraft:
         def stage(name: str, runs: int, jobs: Sequence[Job], metric: Metric = metric) -> Stage:
             return Stage(name, runs, max(price.run_with_evaluations(job, metric) for job in jobs))
 
-        stages, entering = [], 0 if self.screen is None else self.screen.candidates
-        for rung in () if self.screen is None else self.screen.rungs:
-            short = self.job.model_copy(update={"steps": rung.steps})
-            on_search = metric.model_copy(update={"split": "search"})
-            stages.append(stage(f"screen, {rung.steps} steps", entering, [short], on_search))
-            entering = rung.keep
-        stages.append(stage("confirm", seeds * self.arms, self.comparison.jobs))
+        stages = []
+        if self.screen is not None:
+            steps, on_search = self.screen.rungs[0].steps, metric.model_copy(update={"split": "search"})
+            short = self.job.model_copy(update={"steps": steps})
+            stages.append(stage(f"screen, {steps} steps", self.screen.candidates, [short], on_search))
+        if self.extend_to:
+            stages.append(stage(f"first, {self.job.steps} steps", seeds * self.arms, self.comparison.jobs))
+        longest = self.with_steps(self.extend_to) if self.extend_to else self
+        stages.append(stage("confirm", seeds * self.arms, longest.comparison.jobs))
         if self.replication:
-            stages.append(stage("replicate", seeds * self.arms, self.replication))
+            stages.append(stage("replicate", seeds * self.arms, longest.replication))
         return tuple(stages)
 
 
@@ -338,7 +361,29 @@ def draft_design(
             )
         hardest = widest([entry.weights for entry in hypotheses])
         draft = replace(draft, weights=hardest, kind=claim.kind, contrasts=len(hypotheses))
-    return replace(draft, effect=requirements.min_effect_of(hypotheses, metric))
+    draft = replace(draft, effect=requirements.min_effect_of(hypotheses, metric))
+    return _extend(draft, proposal, requirements, metric)
+
+
+def _extend(
+    draft: DesignDraft, proposal: ProposeDesign, requirements: StatisticalRequirements, metric: Metric
+) -> DesignDraft:
+    """Return a draft with the steps that its runs may come to; raise DesignRefused where not all of them may."""
+    steps, longest = draft.job.steps, proposal.extend_to or requirements.extend_to
+    if longest is None or proposal.extend_to == steps:
+        return draft
+    if draft.screen is not None:
+        fault = "settings that are compared, to make all their runs longer; found a search"
+    elif draft.varies_steps:
+        fault = "arms of as many steps, to make all of them longer; found some that differ in theirs"
+    elif metric.horizon is not None or kind_of(metric).rates:
+        fault = f"a mean of what runs are at their end, to make them longer; found {metric_name(metric)}"
+    elif steps < 8 or longest <= steps:
+        fault = f"runs of 8 steps or more, and more to extend them to; found {steps} and {longest}"
+    else:
+        return replace(draft, extend_to=longest)
+    own = f"expected {fault}"
+    raise DesignRefused(f"{own}; leave --extend-to out", model_feedback=f"{own}; set extend_to to the number of steps")
 
 
 def _draft_search(
@@ -399,7 +444,8 @@ def _draft_search(
     )  # fmt: skip
     replication = _replication_jobs(proposal, comparison, tried)
     most, apart = min(points, MOST_CANDIDATES), proposal.evaluate_apart
-    return DesignDraft(comparison, effect, 1, screen, most, replication, evaluate_apart=apart)
+    draft = DesignDraft(comparison, effect, 1, screen, most, replication, evaluate_apart=apart)
+    return _extend(draft, proposal, requirements, metric)
 
 
 def _rung_steps(job: Job, knobs: Sequence[ScreenField], metric: Metric) -> int:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import hmac
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from research.design import headroom
 from research.design.comparison import PREDICTION_LEVEL, DesignDraft, check_prediction, draft_design
+from research.design.noise_bank import LEAST_DF
 from research.design.power import MOST_SEEDS, PowerAnalysis, Test
 from research.design.pricing import Stage, describe_basis
 from research.design.sample_size import LIKELY_SEEDS, SampleSizeCalculator, Unaffordable, refuse_exploring
@@ -40,11 +41,12 @@ from research.proposals.arms import (
     common_controls,
     variable_value,
 )
-from research.proposals.metric_choice import RequestedMetric, add_evaluations
+from research.proposals.metric_choice import RequestedMetric, add_evaluations, default_effect
 from research.proposals.slots import SLOTS, does_as_written
 from studies.checks.alarms import watchdog_of
 from studies.metrics import kind_of
 from studies.metrics.builtin import Gain
+from studies.metrics.logged import FORMS, Logged
 from studies.records.alpha import ALPHA, Exploration
 from studies.records.design import Arm, Design, Hypothesis, Metric, NoisePlan, Price, is_expression
 from studies.records.procedure import CollapseRule, Pilot, PowerTarget, Prediction, Replication, Rule, StartRule
@@ -130,7 +132,7 @@ class PricedExploration:
     seeds: int = 1
 
     def plan(self, draw_seed: Callable[[], int], used: frozenset[int]) -> Exploration:
-        seed, *more = _draw_distinct(draw_seed, self.seeds, used)
+        seed, *more = draw_distinct(draw_seed, self.seeds, used)
         return Exploration(
             why=self.why, environment=self.job.environment, base_job=_under_arms(self.job), arms=self.arms,
             seed=seed, more_seeds=tuple(more), metric=self.metric,
@@ -194,8 +196,9 @@ class CompiledDesign:
             metric = metric.model_copy(update={"beside": beside})
         # By the price of a whole run: more than a step takes, never less.
         step_s = max(compiler.price.run(add_evaluations(job, metric)) / job.steps for job in jobs)
-        seeds = _draw_distinct(draw_seed, count * (2 if other else 1) + bool(draft.screen), self.compiler.used)
-        test, reads_collapses = self.test, kind_of(metric).reads_collapses
+        seeds = draw_distinct(draw_seed, count * (2 if other else 1) + bool(draft.screen), self.compiler.used)
+        test, reads_collapses, repairs = self.test, kind_of(metric).reads_collapses, self.proposal.repairs
+        repairs = compiler.requirements.repairs if repairs is None else repairs
         promised = compiler.requirements.power if analysis is None else analysis.promised
         pilot = Pilot(seeds=self.seeds, most=count, analyses=compiler.requirements.analyses)
         return Design(
@@ -225,6 +228,7 @@ class CompiledDesign:
                 for slot in arm.slots
                 if does_as_written(slot, draft.job.model_dump(include={"algorithm", "normalize_advantage"}))
             },
+            repairs=repairs if code else 0,
             promise=PowerTarget(power=promised, effect=draft.effect),
             noise=noise,
             looks=() if analysis is None else analysis.analyses(count),
@@ -244,6 +248,7 @@ class CompiledDesign:
             inquiry=place,
             spending="reached",
             pilot=pilot if analysis is None else None,
+            extension=draft.extension,
         )
 
     def noise_plan(self, draw_seed: Callable[[], int]) -> NoisePlan | None:
@@ -254,7 +259,7 @@ class CompiledDesign:
         """
         if not self.compiler.makes_zero_lr_run(self.job):
             return None
-        (seed,) = _draw_distinct(draw_seed, 1, self.compiler.used)
+        (seed,) = draw_distinct(draw_seed, 1, self.compiler.used)
         metric = self.compiler.metric(self.draft)
         return NoisePlan(
             environment=self.job.environment, job=_under_arms(self.job), seeds=(), metric_key=metric.key,
@@ -294,9 +299,11 @@ class DesignCompiler(SampleSizeCalculator):
             message = "expected no replication in a round of several, as it is a question of its own; found one"
             again = "ask it in the next round"
             raise DesignRefused(f"{message}; {again}, or use --rounds 1", model_feedback=f"{message}; {again}")
-        draft = draft_design(hypotheses, proposal, self.base, self.requirements, self.judge)
+        requirements = replace(self.requirements, extend_to=self.extend_to)
+        draft = draft_design(hypotheses, proposal, self.base, requirements, self.judge)
         metric = self.metric(draft)
-        self.measure_beside(draft, hypotheses)
+        for measured in (metric, *self.measure_beside(draft, hypotheses).values()):
+            headroom.require_steps(draft, measured)
         headroom.require_schedule(draft, metric, self.price.estimates)
         headroom.require_observable_collapse(draft, metric)
         if self.explores:
@@ -332,6 +339,10 @@ class DesignCompiler(SampleSizeCalculator):
     def measure_beside(self, draft: DesignDraft, hypotheses: Sequence[Hypothesis]) -> dict[str, Metric]:
         """Return what mediators measure, by their names; raise DesignRefused for one that cannot be measured."""
         found, own = dict[str, Metric](), self.metric(draft)
+        longer = draft.extension
+        for name in () if longer is None else (longer.before, longer.last):  # of which no claim is
+            judge = replace(self.judge, asked=RequestedMetric.parse(name))
+            found[name] = judge.metric(draft.comparison.jobs, own.episodes)
         for mediator in (entry for claim in hypotheses for entry in claim.mediators):
             try:
                 asked = RequestedMetric.parse(mediator.metric)
@@ -339,12 +350,26 @@ class DesignCompiler(SampleSizeCalculator):
                 raise DesignRefused(f"mediators: {error.message}") from error
             metric = draft.metric(replace(self.judge, asked=asked), own.episodes)
             others = [own.key, *(other.key for name, other in found.items() if name != mediator.metric)]
-            if metric.kind not in ("logged", "fact") or asked.text != mediator.metric or metric.key in others:
+            if metric.schedule is not None and own.schedule is None:
+                wanted = f"expected evaluations during training, as {mediator.metric} takes; found {metric_name(own)}"
+                raise DesignRefused(f"mediators: {wanted}; take fact:{metric.unit}, or be judged by --metric area")
+            metric = metric.model_copy(update={"schedule": metric.schedule and own.schedule, "also_own": False})
+            if metric.kind not in FORMS or asked.text != mediator.metric or metric.key in others:
                 raise DesignRefused(
                     f"mediators: expected logged: or fact: numbers that nothing else is; found {mediator.metric!r}"
                 )
             found[mediator.metric] = metric
         return found
+
+    def describe_wide_ranges(self, draft: DesignDraft, hypotheses: Sequence[Hypothesis]) -> Iterator[str]:
+        """Yield a sentence for each logged number of which all that runs here ever differed by would count as none."""
+        beside = self.measure_beside(draft, hypotheses)
+        acting = [(beside[each.metric], each.smallest_effect) for claim in hypotheses for each in claim.mediators]
+        for metric, named in [(self.metric(draft), draft.effect), *acting]:
+            values, least = self.bank.values(draft.job, metric), named or default_effect(metric)
+            if metric.kind == Logged.name and len(values) > LEAST_DF and least > max(values) - min(values):
+                told = f"all {len(values)} runs known here lie from {min(values):g} to {max(values):g}"
+                yield f"{metric_name(metric)}: differences below {least:g} count as none, and {told}; narrow its range"
 
     def _require_room(self, draft: DesignDraft, metric: Metric, hypotheses: Sequence[Hypothesis]) -> None:
         if kind_of(metric).name == Gain.name:
@@ -440,7 +465,7 @@ def _under_arms(job: Job) -> dict[str, Any]:
     return job.model_dump(mode="json", exclude={"seed", "tracking"})
 
 
-def _draw_distinct(draw_seed: Callable[[], int], count: int, used: frozenset[int]) -> tuple[int, ...]:
+def draw_distinct(draw_seed: Callable[[], int], count: int, used: frozenset[int]) -> tuple[int, ...]:
     seeds: dict[int, None] = {}
     for _ in range(count + len(used) + _MOST_REDRAWS):
         if (seed := draw_seed()) not in used:

@@ -28,7 +28,8 @@ from research.proposals.metric_choice import add_evaluations, format_amount, for
 from studies.checks.training import min_steps_to_detect
 from studies.metrics import kind_of
 from studies.metrics.base import LEAST_POINTS
-from studies.metrics.builtin import Collapse, Success
+from studies.metrics.builtin import Collapse, MeanFact, Success
+from studies.metrics.logged import FORMS, Reduction
 from studies.records.design import Hypothesis, Metric
 from studies.records.statements import metric_name
 from studies.statistics.comparison import Interval
@@ -79,7 +80,7 @@ def require_headroom(draft: DesignDraft, bank: NoiseBank, metric: Metric, direct
 
 def require_schedule(draft: DesignDraft, metric: Metric, estimates: Estimates) -> None:
     """Raise Unmeasurable where trainings cannot be evaluated as a metric asks for: too short, unequal, or for less."""
-    if metric.horizon is None:
+    if metric.horizon is None and (metric.kind != MeanFact.name or metric.schedule is None):
         return
     knobs = draft.screen.knobs if draft.screen is not None else ()
     batches = (int(value) for knob in knobs if knob.field == "episodes_per_step" for value in knob.values)
@@ -105,6 +106,18 @@ def require_schedule(draft: DesignDraft, metric: Metric, estimates: Estimates) -
                 f"of {training:.1f} s; train more steps, evaluate on fewer episodes (--episodes), "
                 "or ask for another metric, --metric success"
             )
+
+
+def require_steps(draft: DesignDraft, metric: Metric) -> None:
+    """Raise DesignRefused for a number of some steps of which a training tells none."""
+    if metric.kind not in FORMS or (metric.kind == MeanFact.name and metric.schedule is None):
+        return
+    first, last = Reduction.parse(metric.of, metric.kind).steps
+    for job in map(partial(add_evaluations, metric=metric), draft.comparison.jobs):
+        steps = range(1, job.steps + 1) if metric.schedule is None else (*job.evaluate_after, job.steps)
+        if not any(first <= step <= last for step in steps):
+            found = f"found {len(steps)} steps that do, {steps[0]} to {steps[-1]}; name some of these"
+            raise DesignRefused(f"expected a reduction of steps that tell {metric.unit or metric.name}; {found}")
 
 
 def require_observable_collapse(draft: DesignDraft, metric: Metric) -> None:

@@ -237,12 +237,14 @@ class NoiseBank:
         collected = [run for run in every if run.spec.arm != PLUMBING_ARM]
         if version != str(RESULTS_VERSION):
             return cls(left_out=_count_left_out(version, len(collected)))
-        seen, reasons = [], Counter[str]()
-        for run in collected:
-            if isinstance(found := _observe(run), Observation):
-                seen.append(found)
-            else:
-                reasons[found] += 1
+        observed = [
+            _observe(run, metric)
+            for run in collected
+            for metric in (run.spec.metric, *run.spec.metric.beside.values())
+            if metric is run.spec.metric or metric.key in run.measurements
+        ]
+        seen = (entry for entry in observed if isinstance(entry, Observation))
+        reasons = Counter(entry for entry in observed if isinstance(entry, str))
         asked = (run for run in every if run.spec.arm == PLUMBING_ARM and run.conditions and run.conditions.stillness)
         jobs = ((run.spec.environment, parse_job(run.spec.job)) for run in asked if find_fault(run.conditions) is None)
         checked = frozenset((environment, model_key(job)) for environment, job in jobs if job is not None)
@@ -259,6 +261,10 @@ class NoiseBank:
         key, wanted = job_key(job), metric_key(metric, job.model_dump(mode="json"))
         alike = (seen for seen in self.observations if (seen.job, seen.metric) == (key, wanted))
         return tuple(sorted(seen.value for seen in alike if not seen.lost))
+
+    def values(self, job: Job, metric: Metric) -> list[float]:
+        """Return what runs of this job's kind came to, at whatever settings."""
+        return [entry.value for entry in self._select(job.environment, job, metric)[0]]
 
     def needs_zero_lr_check(self, job: Job) -> bool:
         return self.checked is not None and (job.environment, model_key(job)) not in self.checked
@@ -407,10 +413,9 @@ def _drop_seed(job: Job) -> dict[str, Any]:
     return fields
 
 
-def _observe(run: RunState) -> Observation | str:
+def _observe(run: RunState, metric: Metric) -> Observation | str:
     if run.spec.sources:
         return "a run with code of its own"
-    metric = run.spec.metric
     if (measured := run.measurements.get(metric.key)) is None:
         return "a run without its measurement"
     if (job := parse_job(run.spec.job)) is None:

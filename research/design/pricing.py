@@ -246,7 +246,7 @@ class Pricing:
         """Return the seconds of a run with all evaluations of its metric; `shares`: without one before training."""
         shares = self.shares(job, metric) if shares is None else shares
         of_run = self.run(add_evaluations(job, metric), metric.episodes * (1 if shares else 2))
-        if (other := other_environment(metric)) is None:
+        if (other := other_environment(metric, job.model_dump(mode="json"))) is None:
             return of_run
         there = job.model_copy(update={"environment": other})
         return of_run + self.times * self.estimates.evaluations(there, metric.episodes)
@@ -369,12 +369,14 @@ def median_seconds(log: EventLog, exclude: str = "") -> dict[str, ObservedRun]:
 
 
 def find_locked_price(state: StudyState, phase: Phase, steps: int | None = None) -> float:
-    """Return the seconds that one run of a phase was priced at beforehand, by its steps in a screen."""
+    """Return the seconds that one run of a phase was priced at beforehand, by its steps where runs differ in them."""
     if phase == "explore":
         return state.explorations[-1].seconds_per_run if state.explorations else 0.0
     if phase == "noise" or state.locked_design is None:
         return state.noise_seconds
     price, usual = state.locked_design.price.seconds_per_run, state.locked_design.base_job.get("steps")
+    if (longer := state.locked_design.extension) is not None and state.design is not None:
+        usual, steps = longer.steps, steps or int(state.design.base_job["steps"])
     return price if steps is None or not usual else price * steps / float(str(usual))
 
 
@@ -419,7 +421,9 @@ def _find_durations(state: StudyState, phase: Phase) -> list[_AttemptDuration]:
 def _list_durations(state: StudyState) -> list[_AttemptDuration]:
     durations = []
     for run, attempt in _list_whole_attempts(state.runs.values()):
-        phase, steps = run.spec.phase, int(str(run.spec.job["steps"])) if run.spec.phase == "screen" else None
+        phase, locked = run.spec.phase, state.locked_design
+        varies = phase == "screen" or (locked is not None and locked.extension is not None)
+        steps = int(str(run.spec.job["steps"])) if varies else None
         priced = find_locked_price(state, phase, steps)
         durations.append(_AttemptDuration(attempt.launched, phase, priced, attempt.seconds or 0.0))
     return sorted(durations)

@@ -108,6 +108,11 @@ class SampleSizeCalculator(BudgetCheck):
         return self.ledgers.next_place(self.previous)
 
     @property
+    def extend_to(self) -> int | None:
+        """What a flag asks to extend to, which is about the question that it stands beside: the first."""
+        return self.requirements.extend_to if self.ledgers.round == 1 else None
+
+    @property
     def judge(self) -> MetricChoice:
         return MetricChoice(self.requirements.metric, self.price.training, self.measured_by, self.study)
 
@@ -173,6 +178,8 @@ class SampleSizeCalculator(BudgetCheck):
         return EvaluationOption(episodes, need, self.cost(stages), self.affords(stages))
 
     def _noise(self, draft: DesignDraft) -> Noise | str:
+        if draft.extend_to:
+            return "The first runs say how long all are, and no noise is known before."
         job, others = draft.job, draft.comparison.jobs[1:]
         return self.bank.find(job.environment, job, self.metric(draft), others)
 
@@ -273,7 +280,7 @@ class SampleSizeCalculator(BudgetCheck):
     def exploration(self, draft: DesignDraft) -> Stage:
         """Return one run of each arm, evaluated as is usual whatever a study of it would choose."""
         metric = draft.metric(self.judge, self.requirements.hidden_episodes)
-        (stage,) = replace(draft, screen=None, replication=()).stages(1, self.price, metric)
+        (stage,) = replace(draft, screen=None, replication=(), extend_to=0).stages(1, self.price, metric)
         return replace(stage, name="explore")
 
     def require_exploration(self, draft: DesignDraft) -> None:
@@ -296,7 +303,7 @@ class SampleSizeCalculator(BudgetCheck):
 
     def _suggest_exploring(self, draft: DesignDraft) -> list[str]:
         """Return that one run of each arm can be looked at, where the budget carries it."""
-        if draft.screen is not None or draft.replication or self.ledgers.round > 1:
+        if draft.screen is not None or draft.replication or draft.extend_to or self.ledgers.round > 1:
             return []
         if not self.affords(stages := [self.exploration(draft)]):
             return []
@@ -387,6 +394,8 @@ def _suggest_smaller(draft: DesignDraft, *, explorable: bool = False) -> Iterato
     """Yield what a planner can leave out, which is to decline at the least."""
     if draft.replication:
         yield "leave the replication out"
+    if draft.extend_to:
+        yield f"make no run longer (extend_to {draft.job.steps})"
     if draft.screen is not None:
         yield "search fewer knobs" if len(draft.screen.knobs) > 1 else "search fewer values"
         if draft.screen.confirmed > 1:

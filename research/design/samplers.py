@@ -1,13 +1,9 @@
 """The space of a screen, and who is tried next, by a response surface.
 
-A point holds for each knob a position on its ladder; spaces too large to list are sampled. A choice is a stateless
-function of the space, the free points in an order by chance and what is known.
-
-The response surface is a Gaussian process over ladder positions: a smooth main effect of each knob plus pairwise
-products (ANOVA kernels, Durrande, Ginsbourger & Roustant 2012). Its settings are averaged, not fitted: drawn from a
-prior and weighted by evidence, the scale integrated out (Rasmussen & Williams 2006, eq. 2.30; Student-t), so few scores
-give a flat surface. Scores enter as normal scores of their rank in their rung (Salinas, Shen & Perrone 2020), so that a
-cliff does not bend it and no scale is assumed. The noise of normal scores is taken as equal everywhere.
+A Gaussian process over ladder positions: a smooth main effect of each knob plus pairwise products (ANOVA kernels,
+Durrande, Ginsbourger & Roustant 2012). Its settings are averaged, not fitted: drawn from a prior and weighted by
+evidence, the scale integrated out (Rasmussen & Williams 2006, eq. 2.30; Student-t). Scores enter as normal scores of
+their rank (Salinas, Shen & Perrone 2020), so that a cliff does not bend it and no scale is assumed.
 """
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ HEAVIEST = 20
 LENGTHS = (0.35, 0.7, 1.4)
 """Smoothness along a ladder, as a share of its length."""
 UNKNOWN_LEVEL = 10.0
-"""Prior variance of the mean score of each rung, the scores' own being 1: as good as unknown."""
+"""Prior variance of the mean score, the scores' own being 1: as good as unknown."""
 SHAPE, RATE = 1.0, 0.5
 """Of the inverse gamma prior of the scale: worth two scores."""
 
@@ -70,16 +66,16 @@ def choose_by_surface(
 ) -> Point:
     """Return where the surface's upper bound is highest (GP-UCB of Srinivas, Krause, Kakade & Seeger 2010).
 
-    `scores` are those of the first rung, higher being better, None while a candidate runs: it counts with what the
-    surface expects of it (the "kriging believer" of Ginsbourger, Le Riche & Carraro 2010). The `last` asks shall be
-    good rather than telling, and go by the surface's mean.
+    Of `scores` higher is better, None while a candidate runs: it counts with what the surface expects of it (the
+    "kriging believer" of Ginsbourger, Le Riche & Carraro 2010). The `last` asks shall be good rather than telling, and
+    go by the surface's mean.
     """
     known = {point: score for point, score in scores.items() if score is not None}
-    surface = Surface(screen.knobs, [*known], [0] * len(known), [*known.values()])
+    surface = Surface(screen.knobs, [*known], [*known.values()])
     if running := [point for point, score in scores.items() if score is None]:
-        known |= dict(zip(running, surface.predict_scores(running, 0), strict=True))
-        surface = Surface(screen.knobs, [*known], [0] * len(known), [*known.values()])
-    mean, sd = surface.predict(free, 0)
+        known |= dict(zip(running, surface.predict_scores(running), strict=True))
+        surface = Surface(screen.knobs, [*known], [*known.values()])
+    mean, sd = surface.predict(free)
     return free[int(np.argmax(mean if last else mean + (screen.bound or 0.0) * sd))]
 
 
@@ -92,11 +88,9 @@ class Hyperparameters(NamedTuple):
     """How much products of two knobs matter beside them."""
     length: NDArray[np.int64]
     noise: Floats
-    agreement: Floats
-    """Correlation of the surfaces of two rungs that follow one another."""
 
-    def covariance(self, kernels: Floats, apart: NDArray[np.int64]) -> Floats:
-        """Return the covariance of the surface between places, rungs `apart`, under each setting."""
+    def covariance(self, kernels: Floats) -> Floats:
+        """Return the covariance of scores without noise between places, under each setting."""
         lengths, knobs, rows, columns = kernels.shape
         by_length = kernels.reshape(lengths, knobs, rows * columns)
         main, squares = np.empty((2, len(self.noise), rows * columns))
@@ -105,8 +99,7 @@ class Hyperparameters(NamedTuple):
             main[of] = self.weights[of] @ by_length[at]
             squares[of] = self.weights[of] ** 2 @ by_length[at] ** 2
         products = self.pairs[:, None] * (main**2 - squares) / 2
-        agreement = self.agreement[:, None, None] ** apart
-        signal: Floats = (main + products).reshape(len(self.noise), rows, columns) * agreement
+        signal: Floats = (main + products).reshape(len(self.noise), rows, columns) + UNKNOWN_LEVEL
         return signal
 
 
@@ -118,31 +111,22 @@ def sample_hyperparameters(knobs: int) -> Hyperparameters:
         pairs=10 ** random.uniform(-1.5, 1.0, SETTINGS),
         length=random.integers(0, len(LENGTHS), SETTINGS),
         noise=10 ** random.uniform(-2.5, 0.5, SETTINGS),
-        agreement=random.uniform(0.3, 1.0, SETTINGS),
     )
 
 
 class Surface:
-    """What scores (higher is better) at points and rungs say about all points; without scores, nothing."""
+    """What scores (higher is better) at points say about all points; without scores, nothing."""
 
-    def __init__(
-        self, knobs: Sequence[ScreenField], points: Sequence[Point], rungs: Sequence[int], scores: Sequence[float]
-    ) -> None:
+    def __init__(self, knobs: Sequence[ScreenField], points: Sequence[Point], scores: Sequence[float]) -> None:
         self._steps = np.array([len(knob.values) - 1 for knob in knobs])
         self._words = np.array([any(isinstance(value, str) for value in knob.values) for knob in knobs])
-        self._places, self._rungs = self._to_places(points), np.asarray(rungs, dtype=np.int64)
-        self._scores = np.asarray(scores, dtype=float)
-        # The normal quantile of each score's rank within its rung (Blom 1958); equal scores share theirs.
-        self._normal = np.zeros(len(self._scores))
-        for rung in np.unique(self._rungs):
-            of = self._rungs == rung
-            self._normal[of] = ndtri((rankdata(self._scores[of]) - 0.375) / (of.sum() + 0.25))
+        self._places, self._scores = self._to_places(points), np.asarray(scores, dtype=float)
+        # The normal quantile of each score's rank (Blom 1958); equal scores share theirs.
+        self._normal = ndtri((rankdata(self._scores) - 0.375) / (len(self._scores) + 0.25))
         self._spread = (float(self._normal.std()) or 1.0) if len(self._normal) else 1.0
         y = self._normal / self._spread
         drawn = sample_hyperparameters(len(knobs))
-        apart = self._rungs[:, None] - self._rungs
-        whole = drawn.covariance(self._kernels(self._places), np.abs(apart))
-        whole += UNKNOWN_LEVEL * (apart == 0) + drawn.noise[:, None, None] * np.eye(len(y))
+        whole = drawn.covariance(self._kernels(self._places)) + drawn.noise[:, None, None] * np.eye(len(y))
         fits = np.linalg.solve(whole, np.broadcast_to(y[:, None], (SETTINGS, len(y), 1)))[..., 0]
         scale = RATE + fits @ y / 2
         freedom = SHAPE + len(y) / 2
@@ -165,11 +149,9 @@ class Surface:
         kernels: Floats = np.exp(-0.5 * (apart[None] / np.array(LENGTHS)[:, None, None, None]) ** 2)
         return kernels
 
-    def predict(self, points: Sequence[Point], rung: int) -> tuple[Floats, Floats]:
+    def predict(self, points: Sequence[Point]) -> tuple[Floats, Floats]:
         """Return what is believed of points, in normal scores: mean and standard deviation, without a run's noise."""
-        apart = np.broadcast_to(np.abs(rung - self._rungs), (len(points), len(self._rungs)))
-        cross = self._settings.covariance(self._kernels(self._to_places(points)), apart)
-        cross += UNKNOWN_LEVEL * (apart == 0)
+        cross = self._settings.covariance(self._kernels(self._to_places(points)))
         means = np.einsum("spn,sn->sp", cross, self._fits)
         known = np.einsum("spn,spn->sp", cross @ self._inverse, cross)
         weights, total = self._settings.weights, self._settings.weights.sum(axis=1)
@@ -179,11 +161,11 @@ class Surface:
         variance = self._weights @ (variances + (means - mean) ** 2)
         return self._spread * mean, self._spread * np.sqrt(variance)
 
-    def predict_scores(self, points: Sequence[Point], rung: int) -> list[float]:
+    def predict_scores(self, points: Sequence[Point]) -> list[float]:
         """Return the means on the metric's own scale: interpolated, and beyond its scores by their mean slope."""
-        normal, _ = self.predict(points, rung)
-        known, first = np.unique(self._normal[self._rungs == rung], return_index=True)
-        scores = self._scores[self._rungs == rung][first]
+        normal, _ = self.predict(points)
+        known, first = np.unique(self._normal, return_index=True)
+        scores = self._scores[first]
         if len(known) < 2:
             shifted: list[float] = (normal + (scores[0] - known[0] if len(known) else 0.0)).tolist()
             return shifted

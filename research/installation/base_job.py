@@ -46,7 +46,6 @@ def parse_job(record: Mapping[str, Any]) -> Job | None:
 
 
 def require_job(record: Mapping[str, Any]) -> Job:
-    """Return a recorded job; BadInput for one that this ajet does not know."""
     try:
         return Job.from_record(record)
     except ValidationError as error:
@@ -169,7 +168,6 @@ def read_job(path: Path) -> Job:
 
 
 def _describe_error(error: ValidationError) -> str:
-    """Return what is wrong in one line, with the name that may have been meant; a model's kind is in no path of it."""
     first = error.errors(include_url=False, include_context=False)[0]
     place, said = first["loc"], str(to_invalid_request(error))
     if len(place) > 2 and place[0] == MODEL:

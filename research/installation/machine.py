@@ -77,11 +77,8 @@ class MachineSlots:
         """`sandbox` is that of this installation's attempts; `clock` stands while the machine sleeps."""
         me = Holder.here(home.path)
         self._slots = Slots(log, me.host)
-        self._home = home
-        self._study = study
-        self._sandbox = sandbox
+        self._home, self._study, self._sandbox, self._clock = home, study, sandbox, clock
         self._controllers = controllers or LeaseWatch(ControllerLeases(log), me)
-        self._clock = clock
         self._unstarted: dict[SlotRow, float] = {}
         self._spans: dict[str, tuple[float, float | None]] = {}
         """From when to when each attempt of another study ran, in Unix seconds, by its name; None while it runs."""
@@ -154,7 +151,6 @@ class MachineSlots:
             self._own = [row for row in self._own if row not in rows]
 
     def _is_abandoned(self, row: SlotRow) -> bool:
-        """Return whether a row of another study on this machine is nobody's any more."""
         if row.slot is None:
             return self._controllers.is_gone(row.study)
         own = row.home == str(self._home.path)

@@ -112,7 +112,6 @@ def cached_studies(
 
 
 def _evidence_files(state: StudyState) -> list[str]:
-    """Return the files of a study's folder that its verdicts are checked against before they are shown."""
     rounds = [entry for entry in state.rounds if entry.verdicts]
     locks = [entry.lock_file for entry in rounds if entry.lock_file is not None]
     runs = (run for entry in rounds for run in entry.runs.values())

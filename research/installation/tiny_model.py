@@ -18,6 +18,7 @@ from typing import Any
 
 from research.errors import ModelFailed
 from research.installation.base_job import python_of, require_unchanged
+from sandboxes.spec import describe_signal
 from studies.records.statements import model_name
 from swarm.job import Job, PathModel, TinyModel
 
@@ -68,8 +69,4 @@ def prepare_model(job: Job, models: Path, note: Note) -> Mapping[str, Any]:
 
 
 def describe_exit(code: int) -> str:
-    """Return in words how a process of this exit code ended, as said of it."""
-    if code >= 0:
-        return f"ended with code {code}"
-    short = " (is the machine short of memory?)" if -code == signal.SIGKILL else ""
-    return f"was killed by signal {-code}{short}"
+    return f"ended with code {code}" if code >= 0 else f"was killed by {describe_signal(-code)}"

@@ -1,10 +1,9 @@
 """What a container may ask of the swarm server: the policy that its gateway applies.
 
 The run's client token would let a client begin episodes of any kind and read every episode, the evaluator's on hidden
-tasks too. So a container gets what its role needs and nothing else: a client begins training episodes of its own
-tasks and gives advantages, an evaluator evaluation episodes of its own; both speak to the model, hold their leases, and
-read the status. What else would change what is learned is decided by the study and not by the container: the stream its
-episodes belong to, and what one weighs in the loss.
+tasks too. So a container gets what its role needs: a client begins training episodes of its own tasks and gives
+advantages, an evaluator evaluation episodes of its own; both speak to the model, hold their leases, and read the
+status. The stream of its episodes, and what one weighs in the loss, is decided by the study.
 
 It does not check keys: whose lease or episode a request is about, the server decides.
 """
@@ -37,9 +36,7 @@ class AccessPolicy:
     """
 
     def __init__(self, kind: EpisodeKind, tasks: Set[str], stream: str = STREAM) -> None:
-        self._kind = kind
-        self._tasks = tasks
-        self._stream = stream
+        self._kind, self._tasks, self._stream = kind, tasks, stream
         self._digest = tasks_digest(tasks)
 
     def __call__(self, request: Request) -> str | None:

@@ -2,11 +2,8 @@
 
 The base is the one named; else that of the last build here when the engine has it; else `python:3.11-slim` when the
 engine has that; else the first of both that there was, from its registry. What lies in it is found by following imports
-from the client and the environments, so that nothing else of `swarm` enters.
-
-The wheel, for machines on which agents play and nothing else of ajet is, has the same modules, of the installed
-sources, and needs aiohttp and pydantic. As it brings the package `swarm` in part, it does not belong into an
-environment that has ajet itself.
+from the client and the environments. The wheel, for machines on which agents play, has the same modules; as it brings
+the package `swarm` in part, it does not belong into an environment that has ajet itself.
 """
 
 from __future__ import annotations
@@ -81,7 +78,6 @@ def _image_lock(home: Home) -> Iterator[None]:
 
 
 def list_image_tags(home: Home) -> list[str]:
-    """Return the tags of all client and derived images that this installation ever used."""
     return list(_read_record(home).get("made", ()))
 
 

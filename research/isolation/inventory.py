@@ -1,18 +1,12 @@
 """The sandboxes of this installation: listed and pruned.
 
-Listing changes no container: one that ended is collected by whoever polls its handle. The engine's labels tell of what
-the engine still has; what ended, or never started, is in its folder alone.
-
-What sandboxes left behind in an engine and nobody needs: found by this installation's labels and records alone.
-
-Nothing that runs within its time is touched, no folder of a sandbox (they are the record), and no image that a
-container or an unfinished study of this installation names. Another installation that shares an image with this one
-and has no container of it makes it again when it needs it.
+Listing changes no container: one that ended is collected by whoever polls its handle. Pruned is what nobody needs, by
+this installation's labels and records alone: nothing that runs within its time, no folder of a sandbox (they are the
+record), and no image that a container or an unfinished study of this installation names.
 """
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +15,7 @@ from typing import Any, Literal, cast
 
 from research.installation.home import Home
 from research.isolation.client_image import last_image, list_image_tags
+from research.text import did_you_mean
 from sandboxes import DockerSandbox, Exit, ExitReason, Handle, ProcessSandbox, SandboxError
 from sandboxes.docker import launch
 from sandboxes.docker.container import OVERDUE_S
@@ -92,8 +87,7 @@ def find_sandbox(home: Home, engine: ContainerEngine | None, name: str) -> Sandb
         raise SandboxError(
             f"expected one sandbox whose name begins with {name!r}; found {', '.join(fitting[:3])}{more}"
         )
-    near = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0.5))
-    hint = f"; near: {near}" if near else "; `ajet sandbox ls --all` lists them"
+    hint = did_you_mean(name, known) or "; `ajet sandbox ls --all` lists them"
     raise SandboxError(f"expected the name of a sandbox of this installation; found {name[:80]!r}{hint}")
 
 

@@ -1,14 +1,9 @@
 """Where clients and evaluators run: in containers or plain processes; one engine thread.
 
-An engine's SDK blocks, so all calls go through one thread: those about a container have an order, and a stop is to come
-after what it interrupted.
-
 The choice is made once, when the study is created, and is one of its settings: by `--sandbox`, else AJET_SANDBOX,
 else containers wherever an engine answers and has the client image or can make it. Packages of an environment that
-cannot be had there are an error: that they are missing takes no study's isolation away. A study keeps its choice when
-it is resumed; what it needs and no longer finds is an error of one line.
-
-Code that a planner wrote runs in containers only (`require_isolation`).
+cannot be had there are an error: that they are missing takes no study's isolation away. What a resumed study needs and
+no longer finds is an error of one line.
 """
 
 from __future__ import annotations
@@ -35,7 +30,10 @@ T = TypeVar("T")
 
 
 class EngineThread:
-    """The one thread of calls to an engine; each is made within `errors`, which may translate its errors."""
+    """The one thread of calls to an engine, whose SDK blocks: those about a container have an order.
+
+    Each is made within `errors`, which may translate its errors.
+    """
 
     def __init__(self, errors: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
         self._errors = errors

@@ -172,18 +172,12 @@ class LearningCurves:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._read: dict[str, Points] = {}
-        self._over: dict[int, str] = {}
-        """What was drawn of rounds that are over."""
 
     def markdown(self, state: StudyState) -> str:
-        """Draw what there is, the newest round first; takes half a second, as what is over is drawn once."""
-        parts = [] if state.most_rounds == 1 else [f"## Round {state.round}\n"]
-        parts.append(self._round(state))
-        for over in reversed(state.rounds_before):
-            if over.round not in self._over:
-                self._over[over.round] = self._round(over)
-            parts += [f"## Round {over.round}\n", self._over[over.round]]
-        return "\n".join(parts)
+        """Draw what there is, the newest round first; takes half a second a round."""
+        if state.most_rounds == 1:
+            return self._round(state)
+        return "\n".join(f"## Round {each.round}\n\n{self._round(each)}" for each in reversed(state.rounds))
 
     def _round(self, state: StudyState) -> str:
         if (data := self.data(state)) is None:

@@ -1,9 +1,8 @@
 """What a Prefect server is told of a machine's worker, and flow runs that nobody drives.
 
-Told are a pool, a deployment with its form, and an automation; telling it again keeps what people changed (schedules,
-the automation, the pool's limit). A study that is handed over, or that was left, goes on in its own flow run, which is
-put back in line; a new one is made only where the server lost it. A wish to go on is the time somebody asked (None
-where a worker takes up by itself); a later stop or pause stays, and so does what a terminal took back.
+Told are a pool, a deployment with its form, and an automation; telling it again keeps what people changed. A study that
+is handed over, or that was left, goes on in its own flow run, which is put back in line. A wish to go on is the time
+somebody asked; a later stop or pause stays, and so does what a terminal took back.
 
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
@@ -58,11 +57,9 @@ class UnownedStudies:
     """Looks for them, again and again: a study is read where something was appended since the last look."""
 
     def __init__(self, log: EventLog, home: Home, me: Holder, clock: SteadyClock = suspend_aware_time) -> None:
-        self._log = log
-        self._home = home
+        self._log, self._home = log, home
         self._leases = ControllerLeases(log, clock=clock)
         self._watch = LeaseWatch(self._leases, me)
-        self._me = me
         self._known: dict[str, tuple[str, StudyLog, StudyState | None]] = {}
         """By study its head, its log, of which only what is new is read, and its state where it is the worker's."""
 
@@ -87,7 +84,6 @@ class UnownedStudies:
                 yield state
 
     def forget(self, study: str) -> None:
-        """Pass a study over until something is appended to it."""
         self._known[study] = self._known[study][0], StudyLog(self._log, study), None
 
     def _is_unowned(self, study: str) -> bool:
@@ -230,8 +226,6 @@ CRASHED_S: Final = 15.0
 """How long a flow run stays as it is that has no process: for some seconds the worker is still busy with its end."""
 BEGINNING_S: Final = 120.0
 """The same of one that the worker took, or its executor ends: a process is being started, or a hook runs."""
-_OTHERS_S: Final = 60.0
-"""How long others are waited for that hand a study over at the same time, or tell the server of the worker."""
 _LOOK_S: Final = 0.5
 
 
@@ -239,7 +233,6 @@ _IN_VAIN: Final = "its process ended again and again before anything was begun; 
 
 
 def find_begun(studies: Iterable[str], flow_run: UUID) -> str | None:
-    """Return the study that a flow run began by its form: it is named after the end of its id."""
     return next((study for study in studies if study.endswith(f"-{flow_run_token(flow_run)}")), None)
 
 
@@ -256,10 +249,7 @@ class StudyFlowRuns:
     def __init__(
         self, home: Home, log: EventLog, warn: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._home = home
-        self._log = log
-        self._warn = warn
-        self._clock = clock
+        self._home, self._log, self._warn, self._clock = home, log, warn, clock
         self._unowned = UnownedStudies(log, home, Holder.here(home.path))
         self._seen: dict[str, tuple[UUID, float]] = {}
         """By study, the state of its flow run, and since when it was seen in it."""
@@ -361,7 +351,6 @@ class StudyFlowRuns:
         return sum(older.is_crashed() and older.timestamp > last for older in states) < MOST_FRUITLESS
 
     def _lasts(self, state: StudyState, at_prefect: State[Any]) -> bool:
-        """Return whether a flow run is in its state for so long that no worker or executor is busy with it."""
         now, busy = self._clock(), at_prefect.is_pending() or at_prefect.is_cancelling()
         before, since = self._seen.get(state.id, (None, now))
         if before != at_prefect.id:
@@ -372,7 +361,7 @@ class StudyFlowRuns:
 @contextmanager
 def scheduling_lock(home: Home) -> Iterator[None]:
     """Let the worker and a command that hand the same study over look and give one after the other."""
-    with FileLock(home.prefect / "handing.lock", timeout=_OTHERS_S, mode=0o600, fallback_to_soft=False):
+    with FileLock(home.prefect / "handing.lock", timeout=prefect_api.OTHERS_S, mode=0o600, fallback_to_soft=False):
         yield
 
 
@@ -400,7 +389,7 @@ def hand_over(client: SyncPrefectClient, home: Home, log: EventLog, study: str) 
     Raises NotReady where no worker tells the server of itself.
     """
     state = fold(log.read(study))
-    until = time.monotonic() + _OTHERS_S
+    until = time.monotonic() + prefect_api.OTHERS_S
     # A server that lost its database knows no study before the worker has told it what runs here.
     while prefect_api.find_flow_run(client, home, study) is None and not is_registered(client, home):
         if time.monotonic() > until:

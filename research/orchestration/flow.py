@@ -1,10 +1,9 @@
 """The flow of a study: begin it or take it up, and drive it until it is over, left, or waits for a person.
 
-Prefect's worker runs it by `prefect flow-run execute`, in as many processes as the study takes, and one flow run is the
-study for its whole life: Retry, Resume and whoever reschedules it come back to the same study. The tick loop is the
-controller's, as under `ajet research`; rows and artifacts are told by a thread. A process that has nothing under way
-and waits for a person suspends its flow run and ends, so that the worker's place is free. SIGTERM leaves the study as
-it is, which Prefect's executor then puts back in line, and stops it where Cancel was clicked.
+Prefect's worker runs it by `prefect flow-run execute`, in as many processes as the study takes. The tick loop is the
+controller's, as under `ajet research`. A process that has nothing under way and waits for a person suspends its flow
+run and ends, so that the worker's place is free. SIGTERM leaves the study as it is, which Prefect's executor then puts
+back in line, and stops it where Cancel was clicked.
 
 The last state is set here and the engine told that it was: an engine that was ever asked to suspend proposes none.
 """
@@ -193,7 +192,6 @@ class FlowRunExecution:
             return self._drive(study, planner, isolation, lease)
 
     def _take_lease(self, study: str, leases: ExitStack) -> ControllerLease:
-        """Take the study's lease, once a controller that ends has given it back; raises LeaseHeld."""
         began = time.monotonic()
         while True:
             try:
@@ -205,7 +203,6 @@ class FlowRunExecution:
             time.sleep(LOOK_S)
 
     def _adopt(self, study: str) -> None:
-        """Make this the study's flow run, and close the one that it had before."""
         before = read_note(self.home, study)
         if before == self.flow_run.id:
             return
@@ -257,7 +254,6 @@ class FlowRunExecution:
 
 
 def _find_study(log: EventLog, flow_run: UUID, named: str | None) -> str | None:
-    """Return the study that a flow run is to go on with: the named one, or that which it began before."""
     if named is not None:
         return find_study(log, named)
     return find_begun(log.studies(), flow_run)
@@ -334,7 +330,6 @@ def _report_end(flow_run: FlowRun, begun: PrefectFlowRun, end: SessionEnd, *, te
 
 
 def _redirect_output(path: Path) -> None:
-    """Have this process, and those it starts, write to a file: the worker's pipe ends with the worker."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         for stream in (sys.stdout, sys.stderr):

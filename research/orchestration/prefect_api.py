@@ -1,13 +1,11 @@
 """The client of a Prefect server: the deployment, one flow run, and what users did there.
 
 A study is one flow run for its whole life, of the deployment `ajet-research`, which is named after this machine and
-this installation's folder, as a study goes on where its folder is; its id is kept there, in `prefect.json`. A study
-that a terminal drives belongs to the deployment too, even without a worker, because Prefect offers Cancel, Suspend and
-Retry for runs of deployments only.
+this installation's folder; its id is kept in the study's folder, in `prefect.json`. A study that a terminal drives
+belongs to the deployment too, because Prefect offers Cancel, Suspend and Retry for runs of deployments only.
 
-Reconciling: what UI and log agreed on last is remembered, and the side that differs has changed. A change in the UI is
-a user's action, which the study follows; where both changed, the action goes first. A server that is away is waited
-for.
+Reconciling: what UI and log agreed on last is remembered, and the side that differs has changed. Where both changed,
+the user's action goes first.
 
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
@@ -57,8 +55,8 @@ RESEARCH: Final = "ajet-research"
 ENTRYPOINT: Final = "research.orchestration.flow.research"
 TAG: Final = "ajet"
 """On every flow run of ours, so that automations can tell them from others."""
-_OTHERS_S: Final = 60.0
-"""How long others are waited for that make a deployment at the same time."""
+OTHERS_S: Final = 60.0
+"""How long others are waited for that make a deployment, or hand a study over, at the same time."""
 _NO_WORKER: Final = (
     "What `ajet research` and `ajet study resume` drive on this machine. Cancel and Suspend are obeyed; a run that is "
     "begun here waits for a worker: `ajet up --work`."
@@ -78,7 +76,7 @@ def ensure_deployment(client: SyncPrefectClient, home: Home, **content: Any) -> 
     if (deployment := find_deployment(client, home)) is not None:
         return deployment
     home.prefect.mkdir(parents=True, exist_ok=True)
-    with FileLock(home.prefect / "deployments.lock", timeout=_OTHERS_S, mode=0o600, fallback_to_soft=False):
+    with FileLock(home.prefect / "deployments.lock", timeout=OTHERS_S, mode=0o600, fallback_to_soft=False):
         if (deployment := find_deployment(client, home)) is not None:
             return deployment
         content = {"description": _NO_WORKER, "entrypoint": ENTRYPOINT, **content}
@@ -93,7 +91,6 @@ def find_deployment(client: SyncPrefectClient, home: Home) -> DeploymentResponse
 
 
 def read_note(home: Home, study: str) -> UUID | None:
-    """Return the flow run that the note in a study's folder names; None for none."""
     try:
         note: Any = read_json(home.study(study) / "prefect.json")
         return UUID(note["flow_run"])
@@ -439,7 +436,6 @@ def _shorten_topic(topic: str) -> str:
 RETRY_TIMEOUT_S: Final = 300.0
 """Most seconds that a server is waited for."""
 AGAIN_S: Final = 2.0
-"""Seconds between two tries."""
 
 Answer = TypeVar("Answer")
 

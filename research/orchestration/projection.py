@@ -1,13 +1,9 @@
 """What a study shows at Prefect: rows, log lines, artifacts and the form of its question.
 
 A thread finds or starts the server and refreshes the study's flow run every few seconds: it reads the run's state and
-the study's log, reconciles both and publishes what is new. A user's action becomes an event of the log, as with the
-command line. A study never waits for Prefect or fails with it: errors are one line and are retried; only a study that
-is over waits, for a bounded time, to show its end. A flow run that Prefect's engine executes is ended by its own
-process (`research.orchestration.flow`), one of a terminal's study here.
-
-A question for approval is a form on the study's own flow run, which is paused with keys that follow from the question.
-Its fields are filled with `wait`: Resume without reading answers nothing.
+the study's log, reconciles both and publishes what is new. A study never waits for Prefect or fails with it: errors are
+one line and are retried; only a study that is over waits, for a bounded time, to show its end. A flow run that
+Prefect's engine executes is ended by its own process (`research.orchestration.flow`), one of a terminal's study here.
 
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
@@ -76,9 +72,7 @@ class Projection:
     """
 
     def __init__(self, flow_run: prefect_api.FlowRun, begun: StudyState, folder: Path, *, told: bool) -> None:
-        self.flow_run = flow_run
-        self._begun = begun
-        self._folder = folder
+        self.flow_run, self._begun, self._folder = flow_run, begun, folder
         self._state: StudyState | None = None
         self._rows: dict[str, task_rows.TaskRow] = {}
         self._versions: dict[str, Hashable] = {}
@@ -112,10 +106,12 @@ class Projection:
     def _put_rows(self, state: StudyState, over: bool) -> None:
         rows = {row.key: task_rows.reopen_row(row, self._begun) for row in task_rows.build_rows(state)}
         if over:
-            rows = {key: task_rows.end_row(row, state.last_ts) for key, row in rows.items()}
+            why = "its flow run ended; `ajet study resume` goes on with the study"
+            rows = {key: task_rows.close_row(row, state.last_ts, "Cancelled", why) for key, row in rows.items()}
         for key, row in self._rows.items():
             if key not in rows:
-                rows[key] = task_rows.cancel_row(row, state.last_ts)
+                why = "the study came to need it no more"
+                rows[key] = task_rows.close_row(row, state.last_ts, "Not needed", why)
         self.flow_run.task_runs.put(rows.values())
         self._rows = rows
         self._write((row.key, line) for row in rows.values() for line in task_rows.state_lines(row))
@@ -129,7 +125,6 @@ class Projection:
     def _training_lines(
         self, round: int, run: RunState, attempt: AttemptState
     ) -> Iterator[tuple[str, task_rows.TrainingLine]]:
-        """Yield what an attempt's own files say of its progress."""
         folder = AttemptFolder(attempt_in(self._folder, run.run_id, attempt.number))
         lines = list(task_rows.tracking_lines(attempt, folder, self._folder))
         if (progress := read_progress(folder)) is not None:
@@ -137,7 +132,6 @@ class Projection:
         yield from ((task_rows.attempt_key(run, attempt.number, round), line) for line in lines)
 
     def _show(self, artifact: StudyArtifact) -> None:
-        """Publish an artifact, named as Prefect allows, unless it did not change."""
         name = artifact.name
         if self._versions.get(name) == artifact.version:
             return
@@ -150,7 +144,7 @@ class Projection:
 
 def _attempts_of(state: StudyState) -> Iterator[tuple[int, RunState, AttemptState]]:
     for entry in state.every_round:
-        yield from ((entry.round, run, attempt) for run in entry.runs.values() for attempt in run.attempts)
+        yield from ((entry.round, run, attempt) for run in entry.all_runs.values() for attempt in run.attempts)
 
 
 @dataclass(eq=False)
@@ -265,13 +259,10 @@ class PrefectView:
         self.url: str | None = None
         self.own = False
         """Whether the server is one that `ajet up --stop` ends."""
-        self._home = home
-        self._begun = begun
-        self._say = ignore_disk_full(say)
-        self._warn = ignore_disk_full(warn)
+        self._home, self._begun, self._executed = home, begun, executed
+        self._say, self._warn = ignore_disk_full(say), ignore_disk_full(warn)
         self._over = threading.Event()
         self._error: BaseException | None = None
-        self._executed = executed
         self._trouble = Trouble(
             self._warn,
             lambda error: f"Prefect's view is interrupted ({describe_error(error)}); the study goes on without it",

@@ -1,10 +1,9 @@
-"""The Prefect server: a local one of the installation, or one that is named.
+"""The Prefect server: a local one of the installation, or one that is named by PREFECT_API_URL.
 
 The local one is started once per installation, found again and stopped on request; it outlives the command that
-started it, so that a finished study can still be looked at. It binds loopback, lets in who has its password (whoever
-reaches its port could have it run flows), takes no page of another origin, sends no telemetry, and keeps its database
-in the installation's folder, or where PREFECT_API_DATABASE_CONNECTION_URL says (PostgreSQL, for studies of days); what
-else the environment says of Prefect's server, it does. One named by PREFECT_API_URL is used instead when it answers.
+started it. It binds loopback, lets in who has its password (whoever reaches its port could have it run flows), takes no
+page of another origin, sends no telemetry, and keeps its database in the installation's folder, or where
+PREFECT_API_DATABASE_CONNECTION_URL says.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def find_named_server(environment: Mapping[str, str] = os.environ) -> str | None
             f"expected no user and password in {SERVER}; found them before {parts.hostname}; take them out, and set "
             f"{AUTH}=USER:PASSWORD instead"
         )
-    if not is_reachable(url):
+    if _ask(f"{url}/api/health") != HTTPStatus.OK:
         raise PrefectUnavailable(
             f"expected a Prefect server at {url}, as {SERVER} names it; found none that answers; start it, correct the "
             "address, or unset it to have one of your own"
@@ -80,10 +79,6 @@ def find_named_server(environment: Mapping[str, str] = os.environ) -> str | None
     return url
 
 
-def is_reachable(url: str) -> bool:
-    return _ask(f"{url}/api/health") == HTTPStatus.OK
-
-
 def _ask(url: str, auth: str = "") -> int | None:
     """Return the status of an answer to USER:PASSWORD, or to who names no user; None: nobody, no address, no HTTP."""
     import httpx  # not needed where no server is asked
@@ -92,7 +87,7 @@ def _ask(url: str, auth: str = "") -> int | None:
     try:
         identity = httpx.BasicAuth(user, password) if auth else None
         return httpx.get(url, auth=identity, timeout=_ANSWER_S, follow_redirects=True).status_code
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
+    except (httpx.HTTPError, httpx.InvalidURL, ImportError, OSError, ValueError):  # ImportError: of a SOCKS proxy
         return None
 
 
@@ -187,7 +182,6 @@ def client_environment(folder: Path) -> dict[str, str]:
 
 
 def client_settings(folder: Path) -> dict[str, str]:
-    """Return what is read when prefect is first imported."""
     return {
         **_QUIET,
         "PREFECT_HOME": str(folder),
@@ -214,7 +208,6 @@ def stop_server(folder: Path, *, grace_s: float = 10.0) -> bool:
 
 
 def _end_leftovers(known: Mapping[str, Any]) -> bool:
-    """End what a killed server left, which may listen where it did; return whether there was anything."""
     leader = known["pid"]
     if not _holder(known).shares_host(Holder.here(Path())):  # of another boot
         return False
@@ -259,7 +252,7 @@ def _start(folder: Path, wanted: int) -> PrefectServer:
 def _wait_until_up(url: str, leader: int, is_there: Callable[[], bool]) -> bool:
     """Wait until a server answers; False when it died before or took too long (a busy machine makes it slow)."""
     deadline = time.monotonic() + _START_TIMEOUT_S  # another that took its port is asked nothing, and told no password
-    while not (_is_listening(leader, _port_of(url)) and is_reachable(url)):
+    while not (_is_listening(leader, _port_of(url)) and _ask(f"{url}/api/health") == HTTPStatus.OK):
         if not is_there() or time.monotonic() > deadline:
             return False
         time.sleep(0.5)
@@ -335,7 +328,6 @@ def _group_of(pid: int) -> int | None:
 
 
 def _port_of(url: str) -> int:
-    """Return the port of a server that was here before: pages that are open find it again."""
     return int(url.rpartition(":")[2])
 
 

@@ -1,11 +1,8 @@
 """Task runs at Prefect: one row per attempt, with the log's times and its training's lines.
 
-Rows are a pure function of the study's state, with the times of its log, so they are the same whenever told. A lost or
-failed attempt keeps its row; the next try has its own. A flow run that is made later has the rows of all that was.
-
-States are told as events, as Prefect's engine does, because a state set through the API gets the server's time. Many go
-in one request, and their ids follow from their content, so that telling again changes nothing. The server writes them a
-second or two later: what was told just before it went away is in doubt and told again.
+Rows are a pure function of the study's state, so they are the same whenever told. States are told as events, as
+Prefect's engine does, because a state set through the API gets the server's time; their ids follow from their content,
+so that telling again changes nothing. What was told just before the server went away is in doubt and told again.
 
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
@@ -78,7 +75,7 @@ class TaskRow:
 def build_rows(state: StudyState) -> Iterator[TaskRow]:
     """Yield the planning and the attempts of a study, also those that are to come."""
     for entry in state.every_round:
-        for row in (_planning(entry), *(row for run in entry.runs.values() for row in _attempt_rows(entry, run))):
+        for row in (_planning(entry), *(row for run in entry.all_runs.values() for row in _attempt_rows(entry, run))):
             if entry is state or not row.open:
                 yield row
             elif entry.locked is None and row.key.startswith(_PLANNING):
@@ -88,11 +85,8 @@ def build_rows(state: StudyState) -> Iterator[TaskRow]:
                 yield row.add_state("CANCELLED", "Not needed", entry.last_ts, "its round was over without it")
 
 
-def end_row(row: TaskRow, at: str) -> TaskRow:
-    """Return how a row stands once its controller ended: nobody works on what is open."""
-    if not row.open:
-        return row
-    return row.add_state("CANCELLED", "Cancelled", at, "its flow run ended; `ajet study resume` goes on with the study")
+def close_row(row: TaskRow, at: str, name: str, why: str) -> TaskRow:
+    return row.add_state("CANCELLED", name, at, why) if row.open else row
 
 
 def reopen_row(row: TaskRow, begun: StudyState) -> TaskRow:
@@ -101,11 +95,6 @@ def reopen_row(row: TaskRow, begun: StudyState) -> TaskRow:
     if not row.open or not begun.resumed_count or last.at >= datetime.fromisoformat(begun.last_ts):
         return row
     return row.add_state(last.kind, last.name, begun.last_ts, last.message)
-
-
-def cancel_row(row: TaskRow, at: str) -> TaskRow:
-    """Return how a row stands that was planned, and is not any more."""
-    return row if not row.open else row.add_state("CANCELLED", "Not needed", at, "the study came to need it no more")
 
 
 def attempt_key(run: RunState, number: int, round: int = 1) -> str:
@@ -198,7 +187,7 @@ _STAGES: Final[Mapping[Stage, str]] = {
     "boot": "its server starts",
     "initial": "hidden tasks are played before training",
     "train": "training begins",
-    "other": "the last policy plays in another environment",
+    "other": "the last policy plays in another environment, or at its own knobs",
     "final": "hidden tasks are played after training",
     "stop": "its server stops",
 }
@@ -253,8 +242,7 @@ class TaskRuns:
     """The task runs of a flow run."""
 
     def __init__(self, client: SyncPrefectClient, flow_run: UUID) -> None:
-        self._client = client
-        self._flow_run = flow_run
+        self._client, self._flow_run = client, flow_run
         self._told: set[str] = set()
         self.needs_resend = False
         """Whether the server was away since rows were put, so that all of them are to be put again."""
@@ -271,7 +259,6 @@ class TaskRuns:
         self.needs_resend = False
 
     def log(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
-        """Add lines to the logs of task runs, by their rows' keys; the flow run's own log does not show them."""
         self._client.create_logs(
             {"name": "training", "level": logging.INFO, "task_run_id": str(self._id(key)), "message": line.text,
              "timestamp": line.at.isoformat()}

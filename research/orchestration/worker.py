@@ -1,9 +1,8 @@
 """`ajet up --work`: server and worker of this machine, started again where they end.
 
-The worker is Prefect's own, of type process: for each flow run it starts `prefect flow-run execute`. It has no limit of
-its own, the pool has: one with a limit ends of a flow run that is put back in line while it holds its place. Beside it,
-flow runs that nobody drives are settled. When it is ended, what it drives is left in order, and the next one goes on
-with it; when it is killed, processes of flow runs live on.
+The worker is Prefect's own, of type process. It has no limit of its own, the pool has: one with a limit ends of a flow
+run that is put back in line while it holds its place. When it is ended, what it drives is left in order, and the next
+one goes on with it; when it is killed, processes of flow runs live on.
 
 Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
@@ -38,11 +37,8 @@ class StudyWorker:
 
     def __init__(self, home: Home, pool: ProcessPool, say: Note, warn: Note) -> None:
         self.server: PrefectServer = ensure_server(home.prefect)
-        self._home = home
-        self._pool = pool
-        self._limits = True
-        self._say = ignore_disk_full(say)
-        self._warn = ignore_disk_full(warn)
+        self._home, self._pool, self._limits = home, pool, True
+        self._say, self._warn = ignore_disk_full(say), ignore_disk_full(warn)
         self._flow_runs = StudyFlowRuns(home, EventLog(home.database), self._warn)
         self._process: subprocess.Popen[bytes] | None = None
         self._registered_at = -TELL_S

@@ -64,7 +64,7 @@ class ToolResult:
 
 NO_CODE_NOW: Final = "plays of hidden tasks were looked at, and code could hold their answers"
 SUCCESS_ALONE: Final = Metric(meaning="share of hidden tasks solved after the last step", episodes=1)
-Stage = Literal["propose", "design", "look", "conclude", "review"]
+Stage = Literal["propose", "design", "look", "repair", "conclude", "review"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +176,8 @@ class PlannerContext(Briefing):
     parallel: int
     max_runs: int | None = None
     """Most runs the study may make; None: as many as time affords."""
+    extend_to: int | None = None
+    """Steps to which the study's own flag has runs made longer where they rise."""
     effect: float = DEFAULT_EFFECT
     """The smallest effect of interest that the study was started with, in the metric's unit."""
     effect_given: bool = True
@@ -209,6 +211,8 @@ class PlannerContext(Briefing):
     """What the confound linter says about the design's runs, one line each."""
     look: Mapping[str, Any] | None = None
     """The look after which it may go on or settle, with what going on takes, as JSON values; None at any other time."""
+    crash: Mapping[str, Any] | None = None
+    """The code that is to be repaired, and how it ended a run; all that is shown then beside topic and claims."""
     rejected: str | None = None
     answer_facts: AnswerFacts = field(default_factory=AnswerFacts)
     """What an answer may refer to and draw."""
@@ -223,6 +227,8 @@ class PlannerContext(Briefing):
     @property
     def stage(self) -> Stage:
         """Return the action that is due: propose, design, (at a look) go on or settle, with verdicts conclude."""
+        if self.crash is not None:
+            return "repair"
         if self.look is not None:
             return "look"
         if self.verdicts:
@@ -232,6 +238,9 @@ class PlannerContext(Briefing):
         return "design" if self.hypotheses or self.search else "propose"
 
     def facts(self) -> dict[str, Any]:
+        if self.crash is not None:
+            said = [claim.statement for claim in self.hypotheses]
+            return {"topic": self.topic, "hypotheses": said, "crash": dict(self.crash)}
         known: dict[str, Any] = {"topic": self.topic} | self._stage_facts()
         if self.campaign is not None:
             known |= {"inquiry": self.campaign.facts()}
@@ -276,6 +285,7 @@ class PlannerContext(Briefing):
         ]
         setup = {"environments": played, "budget": budget, "smallest_effect": self.effect} | judged
         setup = ({"model": dict(self.model)} if self.model else {}) | setup
+        setup |= {"extend_to": self.extend_to} if self.extend_to else {}
         if self.logged:
             setup |= {"metrics_that_runs_logged": list(self.logged)}
         if self.noise:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from research.errors import BadTopic
 from research.installation.base_job import find_fixed_fields, require_agreement
 from research.planners import follow_up
 from research.planners.context import Check, PlannerContext, PlannerTurn, field_specs
@@ -117,6 +118,8 @@ class _TopicPlan:
         if not parsed.confirm:
             plan = plan_values(parsed.vary, parsed.held, facts, parsed.claim, parsed.matched, parsed.shape)
             return cls(context, parsed, plan)
+        if context.wanted.mediators:
+            raise BadTopic("expected --mediator beside settings that are compared; found a search; leave it out")
         knobs = []
         for name, candidates in parsed.vary.items():
             field, values = facts[name], check_values(name, candidates)
@@ -253,6 +256,7 @@ class _TopicPlan:
             )
         low, high = follow_up.scale_to_metric(*expected[:2], self._metric)
         raises = (claim != "decrease") == self._metric.higher_is_better
+        acting = self._context.wanted.mediators if self._context.campaign is None else ()
         return actions.ProposedHypothesis(
             mechanism=" ".join(dict.fromkeys(follow_up.find_prior(each.field).because for each in about)),
             variable=variable, control=sides[0], treatment=sides[1], direction="increase" if raises else "decrease",
@@ -261,6 +265,7 @@ class _TopicPlan:
             confounds=tuple(fear for each in about for fear in follow_up.UNSEEN_CONFOUNDERS.get(each.field, ())),
             matched=self._plan.matched, code=self._context.wanted.code.get(str(treatment), (None, None))[1],
             sought="equivalence" if self.parsed.equivalence else "either" if claim is None else "difference",
+            mediators=tuple(actions.ProposedMediator(metric=metric, direction=way) for metric, way in acting),
         )  # fmt: skip
 
 

@@ -389,7 +389,7 @@ class StudyTools:
 def list_runs(state: StudyState) -> Iterator[tuple[int, RunState]]:
     """Yield the runs of all rounds, with their round's number, those that came to no lock included."""
     for entry in sorted((*state.given_up, *state.rounds), key=lambda entry: entry.round):
-        yield from ((entry.round, run) for run in entry.runs.values())
+        yield from ((entry.round, run) for run in entry.all_runs.values())
 
 
 def find_run(state: StudyState, name: str) -> RunState:

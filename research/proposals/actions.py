@@ -30,7 +30,7 @@ from pydantic import (
 
 from research.proposals.slots import MOST_BYTES
 from studies.records.base import JsonValue
-from studies.records.design import CONFIGURATION, LEAST_RUNGS, MOST_MEDIATORS, Hypothesis
+from studies.records.design import CONFIGURATION, LEAST_RUNGS, MOST_MEDIATORS, MOST_REPAIRS, Hypothesis
 from studies.records.procedure import PlanNode, Rule
 from studies.records.verdict import AnswerFigure, Verdict
 
@@ -124,6 +124,7 @@ class FieldValue(_ActionModel):
     """Its value in this arm."""
 
 
+EvaluateApart = StrictBool | Literal["both"]
 Setting = Scalar | Annotated[tuple[FieldValue, ...], Field(min_length=2, max_length=MOST_TOGETHER)]
 """What an arm sets: the value of the variable, or of each of several fields."""
 
@@ -132,8 +133,8 @@ class ProposedMediator(_ActionModel):
     """What the treatment acts by, as you think: measured of the same runs, and tested by code once the claim is."""
 
     metric: Phrase
-    """What is measured: 'logged:NAME:REDUCTION[:WORST..BEST]' or 'fact:NAME', as `metrics` among the facts has
-    them."""
+    """What is measured: 'logged:NAME:REDUCTION[:WORST..BEST]' or 'fact:NAME[:REDUCTION]', as `metrics` among the facts
+    has them."""
     direction: Literal["increase", "decrease"]
     """Which way the treatment moves it, if the mechanism holds."""
     smallest_effect: Number | None = Field(default=None, gt=0)
@@ -357,17 +358,23 @@ class ProposeDesign(_ActionModel):
     """Of older turns: a proposal. How many seeds there are follows from the promised power and the budget, by code."""
     steps: StrictInt | None = Field(default=None, ge=1)
     """Training steps of every run; null for the default."""
+    extend_to: StrictInt | None = Field(default=None, ge=1)
+    """Steps to which code makes all runs longer where the first ones, arms not told apart, still rise; null for the
+    study's own, as many as `steps` for none. Once runs begin nobody is asked about it."""
     constants: tuple[Constant, ...] = Field(default=(), max_length=8)
     """Other job fields to hold at a value of your choice in all arms; usually empty."""
     screen: ProposedScreen | None = None
     """The screen, if you proposed a search; null otherwise."""
     decision_table: tuple[ProposedRule, ...] = Field(default=(), max_length=MOST_RULES)
     """Your own rules, the first that holds decides; where none holds, no more seeds. Empty for the default table."""
-    evaluate_apart: StrictBool = False
+    evaluate_apart: EvaluateApart = False
     """Where a knob of the environment is varied: whether each arm is evaluated at its own value, so that the task
-    itself differs between them, in place of all at the control's."""
+    itself differs between them, in place of all at the control's; 'both' for the control's, which judges, and after
+    training each at its own, too, which claims nothing."""
     replication: ProposedReplication | None = None
     """Where a supported claim is tried once more; null for nowhere."""
+    repairs: StrictInt | None = Field(default=None, ge=0, le=MOST_REPAIRS)
+    """How often code that crashes early in training may be repaired, with all arms begun anew; null for the study's."""
     not_tested: str = Field(default="", max_length=MOST_LEFT_OUT)
     """What of the topic the design leaves out besides, and why, in a sentence for its author; empty for nothing."""
 
@@ -386,6 +393,16 @@ class Settle(_ActionModel):
     action: Literal["settle"] = "settle"
     reason: str = Field(min_length=1, max_length=MOST_NOTED)
     """Why, in a sentence."""
+
+
+class Repair(_ActionModel):
+    """Give another text of the code that crashed: all arms begin anew with it, on fresh seeds."""
+
+    action: Literal["repair"] = "repair"
+    code: str = Field(max_length=MOST_BYTES)
+    """The whole source, in the same form, which does what the name and the hypothesis say and does not crash."""
+    reason: str = Field(default="", max_length=MOST_NOTED)
+    """What was wrong, in a sentence."""
 
 
 class Conclude(_ActionModel):
@@ -521,9 +538,9 @@ class Plan(_ActionModel):
 SideAction = Note | Revise | AskUser | Plan
 """What may be said beside an action, and uses no turn up."""
 Action = Annotated[
-    Propose | ProposeDesign | Conclude | Write | Review | Decline | Replicate | Explore | GoOn | Settle | SideAction,
-    Field(discriminator="action"),
-]
+    Propose | ProposeDesign | Conclude | Write | Review | Decline | Replicate | Explore | GoOn | Settle | Repair |
+    SideAction, Field(discriminator="action"),
+]  # fmt: skip
 
 
 def as_json(value: Setting) -> JsonValue:

@@ -95,11 +95,9 @@ class ComparedModels:
         if isinstance(name, str) and name in self.by_name:
             return self.by_name[name].value()
         if not self.by_name:
-            raise DesignRefused(
-                f"{MODEL}: expected models that the user names; found none; name their folders, {EXAMPLE}",
-                model_feedback=f"{MODEL}: expected models that the user names; found none; "
-                "vary another field, or decline",
-            )
+            none = f"{MODEL}: expected models that the user names; found none;"
+            other = "vary another field, or decline"
+            raise DesignRefused(f"{none} name their folders, {EXAMPLE}", model_feedback=f"{none} {other}")
         near = did_you_mean(str(name), self.by_name) or ""
         raise DesignRefused(f"{MODEL}: expected one of {', '.join(self.by_name)}; found {name!r}{near}")
 

@@ -13,18 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 from pydantic import BaseModel, ConfigDict
 
 from research.errors import BadTopic, DesignRefused
 from research.installation.base_job import require_agreement
-from research.proposals.actions import MOST_RUNGS, MOST_TOGETHER
+from research.proposals.actions import MOST_RUNGS, MOST_TOGETHER, EvaluateApart
 from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, field_value, value_text, variables
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS, code_name
 from research.text import did_you_mean
-from studies.records.design import BUILT_IN, LEAST_RUNGS, MODEL, is_expression
+from studies.records.design import BUILT_IN, LEAST_RUNGS, MODEL, MOST_MEDIATORS, is_expression
 from swarm.job import Job
 
 EXAMPLE = "--vary group_size=4,16 --env guess"
@@ -34,6 +34,7 @@ Shape = Literal["apart", "together", "interaction", "trend"]
 """How the fields of a comparison go: each against the control by itself; all of them in one arm; the effect of the
 first as it depends on the second; the values of one along a straight line."""
 Claim = Literal["increase", "decrease"]
+_EVALUATE: Mapping[str, EvaluateApart] = {"control": False, "apart": True, "both": "both"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,9 @@ class RequestedComparison:
     """Of the values of slots: what was written, and the source that it names."""
     shape: Shape = "apart"
     """How the varied fields go together."""
-    evaluate_apart: bool = False
-    """Whether arms are evaluated at the values of the environment's knobs that they are trained at."""
+    mediators: tuple[tuple[str, Claim], ...] = ()
+    """By what the treatments of the first question are said to act: a number of runs, and which way it should move."""
+    evaluate_apart: EvaluateApart = False
 
     @classmethod
     def parse(
@@ -65,7 +67,8 @@ class RequestedComparison:
         base: Job | None = None,
         models: ComparedModels = NO_MODELS,
         shape: str | None = None,
-        evaluate_apart: bool = False,
+        mediators: Sequence[str] = (),
+        evaluate: str = "control",
     ) -> Self:
         """Return what flags say over a `base` job; raise BadTopic or DesignRefused for what no study can have."""
         code: dict[str, tuple[str, str]] = {}
@@ -87,7 +90,12 @@ class RequestedComparison:
         if constant and not varied:
             raise BadTopic(f"expected --set beside --vary; found it alone; say what is compared, such as {EXAMPLE}")
         joint = _parse_shape(shape, varied)
-        return cls(varied, constant, models=models, code=code, shape=joint, evaluate_apart=evaluate_apart)
+        acting = tuple(map(_parse_mediator, mediators))
+        if len(acting) > MOST_MEDIATORS or len(dict(acting)) < len(acting):
+            raise BadTopic(f"expected at most {MOST_MEDIATORS} --mediator, each once; found {', '.join(mediators)}")
+        if (apart := _EVALUATE.get(evaluate)) is None:
+            raise BadTopic(f"--evaluate: expected {', '.join(_EVALUATE)}; found {evaluate!r}")
+        return cls(varied, constant, models=models, code=code, shape=joint, mediators=acting, evaluate_apart=apart)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -97,8 +105,9 @@ class RequestedComparison:
         models = ComparedModels.of(held.get("models", {}))
         brought = tuple(held.get("brought", ()))
         code = {name: tuple(known) for name, known in held.get("code", {}).items()}
-        shape, apart = held.get("as", "apart"), held.get("evaluate_apart", False)
-        return cls(vary, dict(held.get("set", {})), held.get("environment"), brought, models, code, shape, apart)
+        acting = tuple((metric, way) for metric, way in held.get("mediators", ()))
+        shared = vary, dict(held.get("set", {})), held.get("environment"), brought, models, code
+        return cls(*shared, held.get("as", "apart"), acting, held.get("evaluate_apart", False))
 
     def settings(self) -> dict[str, Any]:
         held: dict[str, Any] = {
@@ -109,6 +118,7 @@ class RequestedComparison:
             "brought": list(self.custom_environments),
             "models": self.models.settings(),
             "code": {name: list(known) for name, known in self.code.items()},
+            "mediators": [list(entry) for entry in self.mediators],
             "evaluate_apart": self.evaluate_apart,
         }
         held = {name: value for name, value in held.items() if value}
@@ -126,7 +136,9 @@ class RequestedComparison:
         shape = [f"--as {self.shape}"] if self.shape != "apart" else []
         held = [f"--set {name}={value_text(value)}" for name, value in self.held.items()]
         place = [f"--env {shlex.quote(self.environment)}"] if self.environment else []
-        return " ".join([*vary, *shape, *held, *place, *(["--evaluate-apart"] if self.evaluate_apart else [])])
+        evaluated = {True: ["--evaluate apart"], "both": ["--evaluate both"]}.get(self.evaluate_apart, [])
+        acting = [f"--mediator {shlex.quote(f'{metric}={way}')}" for metric, way in self.mediators]
+        return " ".join([*vary, *shape, *held, *place, *acting, *evaluated])
 
     def list_varied(self, quote: Callable[[str], str] = str) -> list[str]:
         """Return what each `--vary` takes, with folders and code as `quote` writes them."""
@@ -226,6 +238,13 @@ def _split(text: str, expected: str) -> tuple[str, str]:
         near = did_you_mean(name, variables()) or f"; they are {', '.join(variables())}"
         raise BadTopic(f"expected a field that can be varied; found {name!r}{near}")
     return name, values
+
+
+def _parse_mediator(text: str) -> tuple[str, Claim]:
+    metric, _, way = text.strip().rpartition("=")
+    if not metric or way not in get_args(Claim):
+        raise BadTopic(f"--mediator: expected METRIC=increase or METRIC=decrease (docs/mechanisms.md); found {text!r}")
+    return RequestedMetric.parse(metric).text, cast(Claim, way)
 
 
 def _parse_shape(text: str | None, vary: Mapping[str, tuple[Scalar, ...]]) -> Shape:

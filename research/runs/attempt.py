@@ -116,6 +116,7 @@ class Attempt:
             refused=self._refused(), seen=self._seen,
             stopped_by=self._training.alarm.code if self._training.alarm is not None else "",
             files=file_hashes(self._folder, self._spec) if status == "finished" else {}, resumed_at=self._resumed_at,
+            step=self._progress.step if status == "failed" and self._spec.run.sources else None,
         )  # fmt: skip
 
     async def _perform(self, processes: ProcessGroup) -> None:
@@ -133,7 +134,7 @@ class Attempt:
             try:
                 await _run_watched(self._work(workers, client), self._watch(client, server))
             except AttemptFailed as failure:
-                raise await _find_cause(failure, client) from failure
+                raise await self._find_cause(failure, client) from failure
 
     async def _connect_engine(self) -> ContainerEngine | None:
         spec = self._spec
@@ -280,6 +281,21 @@ class Attempt:
             reason = f"the {who} ended before its work was done: {worker.describe_end()}"
             raise AttemptFailed(f"{who}_{worker.failure}", reason)
 
+    async def _find_cause(self, failure: AttemptFailed, client: AsyncSwarmClient) -> AttemptFailed:
+        """Return the cause of a failure: a training that breaks down ends its client, whose end may be noticed
+        first."""
+        try:
+            status = await _peek(client)
+        except AttemptFailed:
+            return failure
+        if status is not None:
+            self._report(step=status.step)
+        if status is None or not status.not_finite:
+            return failure
+        with suppress(SwarmError):  # completes its log: what that does not show does not count
+            await client.stop()
+        return AttemptFailed(TRAINING_NAN, f"the training broke down: {status.reason}")
+
     async def _watch(self, client: AsyncSwarmClient, server: ManagedProcess) -> None:
         ended = asyncio.create_task(server.wait())
         self._training.reset_silence()
@@ -349,19 +365,6 @@ async def _peek(client: AsyncSwarmClient) -> Status | None:
         return None
     except SwarmError as error:
         raise AttemptFailed("server_refused", f"the swarm server refuses its status: {error}") from error
-
-
-async def _find_cause(failure: AttemptFailed, client: AsyncSwarmClient) -> AttemptFailed:
-    """Return the cause of a failure: a training that breaks down ends its client, whose end may be noticed first."""
-    try:
-        status = await _peek(client)
-    except AttemptFailed:
-        return failure
-    if status is None or not status.not_finite:
-        return failure
-    with suppress(SwarmError):  # completes its log: what that does not show does not count
-        await client.stop()
-    return AttemptFailed(TRAINING_NAN, f"the training broke down: {status.reason}")
 
 
 async def run_attempt(folder: AttemptFolder) -> int:

@@ -80,7 +80,7 @@ def collect(
     tracked = _read_run(folder, spec, read or read_tracking)
     history, run = history_of(tracked), spec.run
     stopped, steps, once = _find_stop_rule(spec, history, whole=tracked.ended), len(history), is_untrained_run(run)
-    usual = run.metric.model_copy(update={"knobs": {}})  # whose knobs the job does not name
+    usual = run.metric.model_copy(update={"knobs": None if run.metric.also_own else {}})  # a job names none of others
     there = run.model_copy(update={"environment": spec.other_environment, "metric": usual})
     evaluation = RunEvaluation(
         study=run.study,

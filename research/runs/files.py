@@ -105,7 +105,7 @@ class AttemptSpec(Record):
 
     @property
     def other_environment(self) -> str | None:
-        return other_environment(self.spec.metric)
+        return other_environment(self.spec.metric, self.spec.job)
 
     @property
     def tracking_id(self) -> str:
@@ -174,6 +174,8 @@ class AttemptOutcome(Record):
     """sha256 of the evaluations and of the tracker's log, by their path in the folder, when the attempt ended."""
     resumed_at: int | None = None
     """Training steps that the server had when the attempt went on with it; None where it began from nothing."""
+    step: int | None = None
+    """Training steps that were done when an attempt with code failed."""
 
 
 class EpisodeOutcome(_StrictFile):
@@ -246,7 +248,7 @@ class RunEvaluation(_StrictFile):
     during: list[Evaluation] = []
     """Of the policies between, by their versions; empty where the design asks for none."""
     other: Evaluation | None = None
-    """Of the last policy on another environment; None where the design asks for none."""
+    """Of the last policy on another environment, or at the run's own knobs; None where the design asks for none."""
 
 
 class AttemptFolder:

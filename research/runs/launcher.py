@@ -286,7 +286,8 @@ class AttemptLauncher:
         seconds: float,
         said: AttemptOutcome | None = None,
     ) -> None:
-        more = {} if said is None else {"refused": dict(said.refused) or None, "resumed_at": said.resumed_at}
+        more = {} if said is None else said.model_dump(include={"resumed_at", "step"})
+        more |= {} if said is None else {"refused": dict(said.refused) or None}
         self._append(
             EventType.ATTEMPT_ENDED, run, attempt=attempt.number, status=status, code=code, reason=reason,
             seconds=seconds, **{name: value for name, value in more.items() if value is not None},
@@ -353,7 +354,7 @@ class AttemptLauncher:
 
 
 def _environments(run: RunState) -> list[str]:
-    other = other_environment(run.spec.metric)
+    other = other_environment(run.spec.metric, run.spec.job)
     return [run.spec.environment, *([other] if other is not None else [])]
 
 

@@ -194,8 +194,9 @@ def play_arguments(spec: AttemptSpec, role: Role, *, server: str, out: str) -> t
     """Return the arguments with which `swarm.environments` plays a role; an evaluator writes to `out`."""
     run = spec.run
     seed = run.seed if role == "client" else run.task_seed
-    played = knobs_of(run.job if role == "client" else run.metric.evaluated(run.job))
-    knobs = ("--knobs", json.dumps(played)) if played and role != "evaluator-other" else ()  # not that environment's
+    played = knobs_of(run.job if role in ("client", "evaluator-other") else run.metric.evaluated(run.job))
+    elsewhere = role == "evaluator-other" and not run.metric.also_own  # in another environment, with knobs of its own
+    knobs = ("--knobs", json.dumps(played)) if played and not elsewhere else ()
     bounds = ("--seed", str(seed), "--timeout", f"{spec.play_s:g}", *knobs)
     common = ("--environment", environment_of(spec, role), "--server", server, *bounds)
     if role == "client":

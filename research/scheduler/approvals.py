@@ -1,13 +1,8 @@
 """Approvals: a step that nobody approved becomes a question, or the wait for an answer.
 
-A study is created with `--approve`. With `plan`, a person is asked before anything is trained: before a run that the
-design has to wait for, before everything else once the design is locked, and again once a pilot has sized it, where
-more runs follow. With `stages`, each part with a price of its own is asked for when it is its turn: what comes before
-the lock, screen, pilot, each look's seeds, replication. With `none`, nothing is asked.
-
-Pure functions of the state. What was approved stays approved: a run that failed is tried again, and a look whose
-verdict is formed again needs no second yes. A question that nothing waits for any more (its hypotheses were vetoed,
-say) holds nothing up. The lack of an answer is never taken for one.
+With `--approve plan` a person is asked before a run that the design has to wait for, before everything else once the
+design is locked, and once a pilot has sized it. With `stages`, each part with a price of its own is asked for when it
+is its turn. What was approved stays approved; the lack of an answer is never taken for one.
 """
 
 from __future__ import annotations
@@ -40,6 +35,8 @@ MODE: Final = "approve"
 """Key of the mode in a study's settings."""
 PILOT: Final = "pilot"
 """Stage of the runs that size the design."""
+LONGER: Final = "longer pilot"
+"""Stage of the same runs once they are made longer."""
 SIZED: Final = "sized"
 """Stage of all that follows a pilot, of a study that is asked for as a whole."""
 EXPLORATION: Final = "exploration"
@@ -104,7 +101,8 @@ def _stage(state: StudyState, step: Step | None) -> str | None:
         design is not None and spec is not None and pilot is not None
         and spec.seed in design.seeds_of(spec.arm, design.seeds[: pilot.seeds])
     ):  # fmt: skip
-        return PILOT if mode == "stages" else "design"
+        longer = design.extension is not None and spec.job["steps"] == design.extension.steps
+        return "design" if mode != "stages" else LONGER if longer else PILOT
     if mode == "plan":
         return "design" if state.sizing is None else SIZED
     if spec is not None and phase == "confirm":
@@ -127,10 +125,7 @@ def _cost(state: StudyState, stage: str, limits: StepLimits) -> tuple[int, float
         rest = [run for run in confirmation_runs(state, all_analyses=True) if run not in runs]
         batches = [(len(rest), price_of(state, "confirm")), (again, price_of(state, "replicate"))]
     elif stage != EXPLORATION and design is not None and design.screen is not None:
-        entering = design.screen.candidates
-        for rung in design.screen.rungs:
-            batches.append((entering, price_of(state, "screen", rung.steps)))
-            entering = min(entering, rung.keep)
+        batches = [(design.screen.candidates, price_of(state, "screen", design.screen.rungs[0].steps))]
     else:
         if stage == EXPLORATION:
             required = exploration_runs(state)
@@ -169,8 +164,9 @@ def _describe_effect(state: StudyState, stage: str) -> str:
         if replication is not None:
             parts.append(f"and a replication on {replication.environment} where a rule asks for it")
         return f"all that is locked as {str(state.design_hash)[:16]}: {', '.join(parts)}"
-    if stage == PILOT:
-        return f"the first runs, which say how many follow: {arms}, with {len(design.seeds)} seeds each"
+    if stage in (PILOT, LONGER):
+        longer = f" again, of {design.base_job['steps']} steps as they still rose" if stage == LONGER else ""
+        return f"the first runs{longer}, which say how many follow: {arms}, with {len(design.seeds)} seeds each"
     if stage == SIZED:
         most = f"{'at most ' if looks > 1 else ''}{len(design.seeds)}"
         return f"what the first runs led to: {arms}, with {most} seeds each in {max(1, looks)} looks"

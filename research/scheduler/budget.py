@@ -1,19 +1,14 @@
 """What is given up where the budget does not carry all that is locked.
 
 In an order written here before any data, what is not needed yet first: the replication is not begun; the screen asks
-for no more candidates, then ends; the confirmation goes on seed by seed as far as it goes. A screen leaves the time of
-the confirmation untouched: of all its looks once it has candidates to choose among, of the first look in any case. The
-lock stays as it is; what is given up is a decision, written down as soon as it is foreseen.
-
-Only time decides: what is left of the budget, how many runs there are to make, and how long runs took
-(`research.design.pricing.price_of`). No measured value is looked at, so nothing here can favour an outcome. It reckons
-with all looks and with the replication.
+for no more candidates; the confirmation goes on seed by seed as far as it goes. The lock stays as it is;
+what is given up is a decision, written down as soon as it is foreseen. Only time decides, and no measured value is
+looked at, so that nothing here can favour an outcome.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,11 +26,11 @@ from research.scheduler.required_runs import (
     to_required_run,
     was_cut,
 )
-from research.scheduler.steps import END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE, Decide
+from research.scheduler.steps import NO_MORE_CANDIDATES, SHRINK_RULE, Decide
 from research.text import format_flag, format_seconds
 from studies import RunState, StudyState
 from studies.records.design import Design
-from studies.records.procedure import Screen
+from studies.records.procedure import Extension, Screen
 from studies.verdicts.judge import seeds_by_runs
 
 GIVEN_UP = ("skip the replication", "shorten the screen", "shorten the confirmation", "cut the first look short")
@@ -63,22 +58,22 @@ def foresee_cuts(state: StudyState, design: Design, limits: StepLimits) -> Itera
     if limits.seconds <= 0:
         return
     screen, asked, confirmed = design.screen, len(state.candidates), 0
-    rungs, least = list[_Batch](), list[_Batch]()
+    trials, least = list[_Batch](), list[_Batch]()
     if screen is not None:
         confirmed = screen.confirmed
-        rungs = _screen_rest(state, screen, asked if was_cut(state, NO_MORE_CANDIDATES) else screen.candidates)
-        least = _screen_rest(state, screen, max(asked, _min_candidates(screen)))
+        trials = [_screen_rest(state, screen, asked if was_cut(state) else screen.candidates)]
+        least = [_screen_rest(state, screen, max(asked, _min_candidates(screen)))]
     whole = _confirmation(state, design, confirmed, all_analyses=True)
     look = _confirmation(state, design, confirmed, all_analyses=False)
     again = _replication(state, design)
-    everything = [*rungs, whole, again]
+    everything = [*trials, whole, again]
     if any(run.attempts for run in state.runs_in("replicate")) or _fits(state, everything, limits):
         return
-    if again.runs and _fits(state, [*rungs, whole], limits):
+    if again.runs and _fits(state, [*trials, whole], limits):
         level = 0
-    elif not rungs and not whole.runs:
+    elif not trials and not whole.runs:
         return
-    elif sum(batch.runs for batch in rungs) and _fits(state, [*least, whole], limits):
+    elif sum(batch.runs for batch in trials) and _fits(state, [*least, whole], limits):
         level = 1
     else:
         level = 2 if state.interim or state.verdicts or _fits(state, [*least, look], limits) else 3
@@ -118,38 +113,32 @@ def affordable_seeds(state: StudyState, design: Design, limits: StepLimits) -> i
     return first
 
 
+def carries_longer(state: StudyState, extension: Extension, limits: StepLimits) -> bool:
+    """Return whether there is time for the pilot once more with as many steps as runs may have."""
+    pilot = _Batch(len(confirmation_runs(state)), price_of(state, "confirm", extension.steps))
+    return _fits(state, [pilot], limits)
+
+
 def end_candidates(state: StudyState, design: Design, screen: Screen, limits: StepLimits) -> Iterator[Decide]:
     """Yield the decision to ask for no more candidates, where one more would take the confirmation's time."""
     asked = len(state.candidates)
     if not asked or limits.seconds <= 0:
         return
-    rest = _screen_rest(state, screen, asked + 1)
-    if not _fits(state, [*rest, _reserved_batch(state, design, screen, asked + 1)], limits):
-        reason = f"{asked} of {screen.candidates} candidates were asked for; {_describe_reserve(state, limits)}"
-        yield Decide(SHRINK_RULE, NO_MORE_CANDIDATES, reason)
-
-
-def end_screen(state: StudyState, design: Design, screen: Screen, limits: StepLimits) -> Iterator[Decide]:
-    """Yield the end of a screen whose rung would take the confirmation's time; one candidate is always tried."""
-    asked, runs = len(state.candidates), list(state.runs_in("screen"))
-    if limits.seconds <= 0 or not any(run.active is not None or run.measurements for run in runs):
-        return
-    rung = _screen_rest(state, screen, asked)[0]
-    if not _fits(state, [rung, _reserved_batch(state, design, screen, asked)], limits):
-        made = sum(map(is_over, runs))
-        yield Decide(SHRINK_RULE, END_SCREEN, f"{made} of its runs are over; {_describe_reserve(state, limits)}")
+    # the part of the confirmation that the screen may not touch
+    kept = min(screen.confirmed, asked + 1)
+    reserve = _confirmation(state, design, kept, all_analyses=asked + 1 > _min_candidates(screen))
+    if not _fits(state, [_screen_rest(state, screen, asked + 1), reserve], limits):
+        price, left = (format_seconds(seconds) for seconds in (price_of(state, "screen"), limits.seconds))
+        yield Decide(
+            SHRINK_RULE, NO_MORE_CANDIDATES, f"{asked} of {screen.candidates} candidates were asked for; another run "
+            f"of about {price} would take time from the confirmation, with {left} left",
+        )  # fmt: skip
 
 
 def replication_seconds(state: StudyState, design: Design, limits: StepLimits) -> float:
     """Return the seconds of a replication as a whole, that is not begun; 0 for one that is: it goes on."""
     begun = any(run.attempts for run in state.runs_in("replicate"))
     return 0.0 if begun else _seconds(state, [_replication(state, design)], limits)
-
-
-def _reserved_batch(state: StudyState, design: Design, screen: Screen, candidates: int) -> _Batch:
-    """Return the part of the confirmation that a screen of so many candidates may not touch."""
-    kept = min(screen.confirmed, candidates)
-    return _confirmation(state, design, kept, all_analyses=candidates > _min_candidates(screen))
 
 
 def _confirmation(state: StudyState, design: Design, confirmed: int, *, all_analyses: bool) -> _Batch:
@@ -176,15 +165,10 @@ def _replication(state: StudyState, design: Design) -> _Batch:
     return _Batch(runs, price_of(state, "replicate"))
 
 
-def _screen_rest(state: StudyState, screen: Screen, candidates: int) -> list[_Batch]:
-    """Return the runs of each rung that are not begun, in a screen of so many candidates."""
-    begun = Counter(to_required_run(run).steps for run in state.runs_in("screen") if _is_begun(run))
-    batches, entering = [], candidates
-    for rung in () if was_cut(state, END_SCREEN) else screen.rungs:
-        if left := max(0, entering - begun[rung.steps]):
-            batches.append(_Batch(left, price_of(state, "screen", rung.steps)))
-        entering = min(entering, rung.keep)
-    return batches or [_Batch(0, 0.0)]  # what comes after waits for the runs that go on
+def _screen_rest(state: StudyState, screen: Screen, candidates: int) -> _Batch:
+    """Return the runs that are not begun, in a screen of so many candidates."""
+    left = candidates - sum(map(_is_begun, state.runs_in("screen")))
+    return _Batch(max(0, left), price_of(state, "screen", screen.rungs[0].steps))
 
 
 def _min_candidates(screen: Screen) -> int:
@@ -221,8 +205,3 @@ def _seconds(state: StudyState, batches: Sequence[_Batch], limits: StepLimits) -
             heapq.heapreplace(slots, slots[0] + batch.seconds)
         slots = [max(slots)] * len(slots)
     return max(slots)
-
-
-def _describe_reserve(state: StudyState, limits: StepLimits) -> str:
-    price, left = (format_seconds(seconds) for seconds in (price_of(state, "screen"), limits.seconds))
-    return f"another run of about {price} would take time from the confirmation, with {left} left"

@@ -1,21 +1,14 @@
 """What a study does next: a pure function of state, time left and runs at once.
 
-`next_step` returns None when there is nothing to do but to wait for running attempts, or nothing at all. A study goes
-through its stages in order: the run that must not learn (and A/A runs, in logs from before there were pilots), the
-screen, the pilot that sizes the design, the confirmation look by look, the replication; each is left when its runs are
-over. Then the next round's question is asked, as long as level and budget tell something. No run begins that by its
-price would end after the budget, and where the budget does not carry all that is locked, what is not needed yet is
-given up first (`research.scheduler.budget`). Once the budget is used up, what was collected is judged, and the study
-stops; resumed with no more budget, it concludes. While it is paused, what runs finishes and nothing begins, not even a
-verdict; what a person has to approve waits for that (`research.scheduler.approvals`). Attempts are watched elsewhere
-(`research.runs.launcher`).
+A study goes through its stages in order: the run that must not learn (and A/A runs, in logs from before there were
+pilots), the screen, the pilot, the confirmation look by look, the replication; then the next round's question is asked.
+No run begins that by its price would end after the budget. Once that is used up, what was collected is judged, and the
+study stops; resumed with no more budget, it concludes. While it is paused, what runs finishes and nothing begins, not
+even a verdict.
 
-A hypothesis is judged when every run of the open arms up to its look is over; a vetoed one with the others. What a rule
-decides is about runs only: a claim rests on the locked test whatever the table says.
-
-In a screen `research.design.screening` chooses and ranks. Candidate number i is chosen by the results of those before
-it less the parallel slots, whatever else is known: equal results lead to equal candidates, wherever a controller is
-killed. A run that was given up has no score, which ranks worst.
+What a rule decides is about runs only: a claim rests on the locked test whatever the table says. Candidate number i of
+a screen is chosen by the results of those before it less the parallel slots, whatever else is known: equal results lead
+to equal candidates, wherever a controller is killed.
 """
 
 from __future__ import annotations
@@ -35,8 +28,8 @@ from research.scheduler.approvals import require_approval
 from research.scheduler.budget import (
     StepLimits,
     affordable_seeds,
+    carries_longer,
     end_candidates,
-    end_screen,
     foresee_cuts,
     replication_seconds,
 )
@@ -67,7 +60,7 @@ from research.text import format_seconds, memoize_last
 from studies import RunState, StudyState
 from studies.checks.training import PLUMBING, find_fault, find_zero_lr_run
 from studies.log.entries import Decision
-from studies.log.study import BUDGET_RULE, LOOK_RULE
+from studies.log.study import BUDGET_RULE, LOOK_RULE, REPAIR_RULE
 from studies.records.base import JsonValue, canonical
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Phase, Screen
@@ -130,6 +123,7 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
         if all(_is_met(state, required_run) for required_run in required):
             yield steps.PlanStudy()
         return
+    yield from repair_step(state, limits)
     yield from foresee_cuts(state, design, limits)
     if design.screen is not None:
         yield from screen_step(state, design, design.screen, required, limits)
@@ -137,7 +131,10 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
         yield from judgements(state, design, limits)
         required = _held(state, design, required)
     elif all(_is_met(state, required_run) for required_run in required):
-        yield steps.SizeDesign(affordable_seeds(state, design, limits))
+        if state.awaits_length and design.extension is not None:
+            yield steps.DecideLength(carries_longer(state, design.extension, limits))
+        else:
+            yield steps.SizeDesign(affordable_seeds(state, design, limits))
     yield from _make(state, required, limits)
     if required or any(attempts_running(state)):
         return
@@ -145,6 +142,18 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
         yield steps.PlanRound()
     else:
         yield from conclusion(state, design)
+
+
+def repair_step(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
+    """Yield the question for a repair of code that crashed, where the budget carries all arms up to a look anew."""
+    crash, locked, required = state.repairable, state.locked, confirmation_runs(state)
+    if crash is None or locked is None or any(d.rule == REPAIR_RULE and d.seq > locked.seq for d in state.decisions):
+        return
+    seconds = -(-len(required) // max(1, limits.parallel)) * price_of(state, "confirm")
+    carried = required and seconds <= limits.seconds and len(required) <= (runs_left(state) or len(required))
+    answered = any(act.turn == state.repair_turn for act in state.planner_acts)  # whatever it took
+    if answered or (carried and state.asks_planner and runs_left(state) != 0):
+        yield steps.AskRepair(crash.run_id)
 
 
 def _stage_runs(state: StudyState) -> tuple[RequiredRun, ...]:
@@ -179,9 +188,7 @@ def _follow_up(state: StudyState) -> Iterator[steps.Step]:
         elif not is_over(run) and to_required_run(run) not in wanted:
             about = [h.id for h in design.hypotheses if run.spec.arm in design.contrast_of(h)] if design else []
             code, why = steps.BUDGET_CODE, "its claim was settled on what the budget had carried"
-            if design is not None and design.screen is not None:
-                why = "the screen was ended to keep the confirmation within the budget"
-            elif (run.active is not None and state.vetoed) or (about and state.vetoed.keys() >= set(about)):
+            if (run.active is not None and state.vetoed) or (about and state.vetoed.keys() >= set(about)):
                 code, why = steps.VETO_CODE, "nothing needs it any more: its hypothesis was vetoed"
             if run.active is not None and code == steps.VETO_CODE:
                 yield steps.StopAttempt(run.run_id, code)
@@ -212,8 +219,6 @@ def _make(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits
         yield steps.PrepareModel(of_model)
     if sum(1 for _ in attempts_running(state)) >= limits.parallel:
         return
-    if design is not None and design.screen is not None:
-        yield from end_screen(state, design, design.screen, limits)
     if design is not None and phase == "replicate" and replication_seconds(state, design, limits) > limits.seconds:
         return
     for required_run in waiting:
@@ -443,11 +448,11 @@ def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, ana
 
 def screen_runs(state: StudyState, design: Design, screen: Screen) -> tuple[RequiredRun, ...]:
     """Return the screening runs that are needed now, those that are over excepted."""
-    if was_cut(state, steps.END_SCREEN):
-        return tuple(to_required_run(run) for run in attempts_running(state))
+    progress = _screen_progress(state, design, screen)
     return tuple(
-        RequiredRun("screen", trial.candidate, screen.seed, screen.rungs[trial.rung].steps)
-        for trial in _screen_progress(state, design, screen).due_trials()
+        RequiredRun("screen", arm.name, screen.seed, screen.rungs[0].steps)
+        for arm in progress.asked
+        if arm.name not in progress.scores
     )
 
 
@@ -455,44 +460,37 @@ def screen_step(
     state: StudyState, design: Design, screen: Screen, required: tuple[RequiredRun, ...], limits: StepLimits
 ) -> Iterator[steps.Step]:
     """Yield the next candidate while there are slots and time for it, or whom the screen kept once it is over."""
-    progress, known = _screen_progress(state, design, screen), scores(state, screen)
+    progress, known = _screen_progress(state, design, screen), scores(state)
     every = tuple(state.candidates)
     settled = set(every[: max(0, len(every) + 1 - int(state.settings["parallel"]))])
     arm = None
-    if all((name, 0) in known for name in settled):  # else slots are full
-        seen = {trial: score for trial, score in known.items() if trial[0] in settled}
+    if settled <= known.keys():  # else slots are full
+        seen = {name: score for name, score in known.items() if name in settled}
         arm = replace(progress, scores=seen).next_candidate()
-    last = len(progress.screen.rungs) - 1
     if arm is not None:
         yield from end_candidates(state, design, screen, limits)
         yield steps.AskCandidate(len(every), arm)
-    elif not required and any(rung == last and score is not None for (_, rung), score in known.items()):
-        asked = tuple(arm for arm in progress.asked if (arm.name, 0) in known)
+    elif not required and any(score is not None for score in known.values()):
+        asked = tuple(arm for arm in progress.asked if arm.name in known)
         yield steps.DecideScreen(replace(progress, asked=asked).select())
 
 
-def scores(state: StudyState, screen: Screen) -> Scores:
-    """Return the score of each screening run that is over, by candidate and rung; None for one that was given up."""
-    found: dict[tuple[str, int], float | None] = {}
-    ended = was_cut(state, steps.END_SCREEN)
-    for run in state.runs_in("screen"):
-        if is_over(run) and not (ended and run.invalid is not None and run.invalid[0] == steps.BUDGET_CODE):
-            value = run.measurements.get(run.spec.metric.key) if run.invalid is None else None
-            for index, rung in enumerate(screen.rungs):
-                if rung.steps == int(run.spec.job["steps"]):
-                    found[run.spec.arm, index] = None if value is None else value.value
+def scores(state: StudyState) -> Scores:
+    """Return the score of each candidate whose screening run is over; None for one that was given up."""
+    found: dict[str, float | None] = {}
+    for run in filter(is_over, state.runs_in("screen")):
+        value = run.measurements.get(run.spec.metric.key) if run.invalid is None else None
+        found[run.spec.arm] = None if value is None else value.value
     return found
 
 
 def _screen_progress(state: StudyState, design: Design, screen: Screen) -> ScreenProgress:
-    """Return how far the screen went; one that was cut short asks for no more candidates, or is at its end."""
+    """Return how far the screen went; one that was cut short asks for no more candidates."""
     progress = ScreenProgress(
-        screen, control_values(design), tuple(state.candidates.values()), scores(state, screen),
+        screen, control_values(design), tuple(state.candidates.values()), scores(state),
         screen_metric(design.metric).higher_is_better, _cached_check(canonical(design.base_job)),
     )  # fmt: skip
-    if was_cut(state, steps.END_SCREEN):
-        return progress.ended()
-    if was_cut(state, steps.NO_MORE_CANDIDATES):
+    if was_cut(state):
         return replace(progress, screen=screen.model_copy(update={"candidates": len(progress.asked)}))
     return progress
 

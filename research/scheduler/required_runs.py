@@ -1,12 +1,7 @@
 """Which runs a study needs now, and when a run is given up: pure functions of its state.
 
-A required run is named by phase, arm and seed (and steps, in a screen). Runs come seed by seed, so that what a budget
-cuts off leaves the arms in balance. A settled or vetoed hypothesis needs no runs; the control is needed as long as any
-hypothesis is.
-
-A machine's failure is tried again, up to the locked number of attempts. What another try would turn into a choice is
-not: a training that broke down by itself, spoiled evidence, files without what the metric needs, and ends that
-generated code can bring about.
+Runs come seed by seed, so that what a budget cuts off leaves the arms in balance. A machine's failure is tried again,
+up to the locked number of attempts; what another try would turn into a choice is not.
 """
 
 from __future__ import annotations
@@ -15,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from research.scheduler.steps import FAILURES, SHRINK_RULE
+from research.scheduler.steps import END_SCREEN, FAILURES, NO_MORE_CANDIDATES, SHRINK_RULE
 from research.text import memoize_last
 from studies import RunState, StudyState
 from studies.log.entries import Decision
@@ -99,7 +94,7 @@ def attempts_running(state: StudyState) -> Iterator[RunState]:
 
 @memoize_last
 def planned_runs(state: StudyState) -> Mapping[RequiredRun, RunState]:
-    return {to_required_run(run): run for run in state.runs.values()}
+    return {to_required_run(run): run for run in state.runs.values() if state.counts(run.spec)}
 
 
 def noise_runs(plan: NoisePlan) -> tuple[RequiredRun, ...]:
@@ -247,9 +242,9 @@ def is_stopped_by_budget(state: StudyState) -> bool:
     return used_up is not None and state.stopped_reason == budget_stop_reason(used_up)
 
 
-def was_cut(state: StudyState, action: str) -> bool:
-    """Return whether the screen was cut so, to keep the confirmation within the budget; it stays so."""
-    return any((d.rule, d.action) == (SHRINK_RULE, action) for d in state.decisions)
+def was_cut(state: StudyState) -> bool:
+    """Return whether the screen asks for no more candidates, to keep the confirmation within the budget."""
+    return any(d.rule == SHRINK_RULE and d.action in (NO_MORE_CANDIDATES, END_SCREEN) for d in state.decisions)
 
 
 def may_continue(state: StudyState) -> bool:

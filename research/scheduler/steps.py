@@ -19,6 +19,7 @@ from studies.records.verdict import ApprovalRequest
 SHRINK_RULE: Final = "keep the confirmation within the budget"
 NO_MORE_CANDIDATES: Final = "ask for no more candidates"
 END_SCREEN: Final = "end the screen"
+"""Of older logs: the same."""
 CONCLUDE_RULE: Final = "conclude when every hypothesis has its verdict"
 PLUMBING_RULE: Final = "end where a learning rate of 0 changes anything"
 EXPLORED: Final = "explored as far as the budget carried it: nothing was tested"
@@ -60,6 +61,14 @@ class DecideScreen:
     """Write down what the screen kept, and the claims that follow."""
 
     selection: Selection
+
+
+@dataclass(frozen=True, slots=True)
+class DecideLength:
+    """Write down how long runs are by the pilot."""
+
+    carried: bool
+    """Whether there is time for the pilot once more at its longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +161,13 @@ class AskLook:
 
 
 @dataclass(frozen=True, slots=True)
+class AskRepair:
+    """Ask the planner for another text of code that crashed early, and begin all arms anew with it."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class AskWords:
     """Ask the planner of a study that is over without a conclusion for its words."""
 
@@ -178,8 +194,10 @@ class BuildReport:
 
 RunStep = Launch | StopAttempt | Collect | Measure | Invalidate
 """What is done with one run."""
-CompletionStep = Judge | Decide | AskLook | AskWords | StopStudy | ConcludeStudy | BuildReport
-"""What needs no run any more."""
+CompletionStep = (
+    DecideLength | Judge | Decide | AskLook | AskRepair | AskWords | StopStudy | ConcludeStudy | BuildReport
+)
+"""What is computed from runs that are over, or asked about them."""
 Step = (
     PlanStudy
     | PlanRound

@@ -35,11 +35,13 @@ def write_tar(files: Mapping[str, bytes], mode: int) -> bytes:
     """Return a tar of `files` with `mode`, and of their folders: sorted, owned by root, without times."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for folder in sorted({parent for path in files for parent in _parents(path)}):
-            tar.addfile(_member(folder, tarfile.DIRTYPE, 0o755))
+        for parent in sorted({parent for path in files for parent in _parents(path)}):
+            folder = tarfile.TarInfo(parent)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(folder)
         for path in sorted(files):
-            member = _member(path, tarfile.REGTYPE, mode)
-            member.size = len(files[path])
+            member = tarfile.TarInfo(path)
+            member.mode, member.size = mode, len(files[path])
             tar.addfile(member, io.BytesIO(files[path]))
     return buffer.getvalue()
 
@@ -95,12 +97,6 @@ def _check_path(path: str) -> None:
 def _parents(path: str) -> list[str]:
     parts = path.split("/")[:-1]
     return ["/".join(parts[: end + 1]) for end in range(len(parts))]
-
-
-def _member(path: str, kind: bytes, mode: int) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(path)
-    member.type, member.mode = kind, mode
-    return member
 
 
 def _walk(folder: Path) -> Iterator[Path]:

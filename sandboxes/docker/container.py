@@ -186,8 +186,7 @@ class ContainerHandle(FolderHandle):
 
     def __init__(self, sandbox: DockerSandbox, name: str) -> None:
         super().__init__(sandbox.root / name)
-        self._sandbox = sandbox
-        self._engine = sandbox.engine
+        self._sandbox, self._engine = sandbox, sandbox.engine
         self._container = launch.container_name(name, sandbox.installation)
 
     def poll(self) -> Exit | None:
@@ -220,7 +219,6 @@ class ContainerHandle(FolderHandle):
         return text[-tail_bytes:].decode(errors="replace")
 
     def results(self) -> Mapping[str, Path]:
-        """Return the files that the command left and that were collected, once it has ended."""
         return {name: self._folder / "results" / name for name in self._read("exit").get("results", {})}
 
     def stop(self, grace_s: float = 5.0) -> Exit:
@@ -239,7 +237,6 @@ class ContainerHandle(FolderHandle):
         return ended
 
     def _is_running(self, found: Mapping[str, Any] | None) -> bool:
-        """Return whether it runs, and is not overdue by our clock."""
         limit_s, started = self._read("spec").get("time_limit_s"), self._read("started").get("started_at")
         overdue = limit_s is not None and started is not None and time.time() > started + limit_s + OVERDUE_S
         return _status(found) in ("running", "paused", "restarting", "removing") and not overdue

@@ -268,7 +268,6 @@ def check_image(engine: ContainerEngine, spec: SandboxSpec) -> None:
 
 
 def to_json(spec: SandboxSpec) -> dict[str, Any]:
-    """Return what is written down of a spec: names, no values, of its environment."""
     return {
         "name": spec.name,
         "command": list(spec.command),

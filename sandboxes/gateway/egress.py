@@ -26,7 +26,9 @@ from pathlib import Path
 from typing import Literal, Self
 
 from sandboxes.gateway.reverse_proxy import (
+    CONNECT_TIMEOUT_S,
     FULL,
+    IDLE_TIMEOUT_S,
     LINGER_S,
     MOST_HEAD_BYTES,
     MOST_HEADERS,
@@ -144,10 +146,6 @@ LOG_BYTES = 1 << 20
 """Size at which the file is turned over, to FILE.1: the latest lines are kept."""
 
 
-IDLE_TIMEOUT_S = 300.0
-"""A connection through which nothing went for so long is cut."""
-CONNECT_TIMEOUT_S = 10.0
-"""To resolve a name, and to connect to one of its addresses."""
 MOST_LOOKUPS = 8
 """Names being resolved at once. A thread that resolves cannot be stopped, so an agent that goes away leaves it behind:
 they are threads of their own, for those that everything else shares would soon be used up."""
@@ -236,11 +234,7 @@ class Egress:
     def __init__(
         self, allow: Sequence[Destination], log: Path, count: Callable[[str], None], most: int, resolve: Resolve
     ) -> None:
-        self._allow = tuple(allow)
-        self._log = log
-        self._count = count
-        self._most = most
-        self._resolve = resolve
+        self._allow, self._log, self._count, self._most, self._resolve = tuple(allow), log, count, most, resolve
         self._open: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -310,7 +304,6 @@ class Egress:
             await asyncio.gather(early, return_exceptions=True)  # nobody else may read before
 
     async def _reach(self, outgoing: OutgoingConnection, early: asyncio.Task[bytes]) -> Ends | None:
-        """Return a connection to where an agent may go; None if the agent, read meanwhile, goes away before."""
         if not any(entry.covers(outgoing.host, outgoing.port) for entry in self._allow):
             raise outgoing.refuse("not on the list", f"{outgoing.host}:{outgoing.port} is not on the allow-list")
         connecting = asyncio.create_task(self._connect(outgoing))
@@ -340,7 +333,6 @@ class Egress:
         raise last
 
     async def _find_addresses(self, outgoing: OutgoingConnection) -> Sequence[Address]:
-        """Return the addresses that may be connected to. Raises RequestRejected, and OSError when the name has none."""
         host = outgoing.host
         if not isinstance(host, str):
             return [host]  # covered, so an entry is this very address
@@ -429,7 +421,6 @@ async def _splice(outgoing: OutgoingConnection, agent: Ends, server: Ends, early
 
 
 async def _announced(pieces: AsyncIterator[bytes], length: int) -> AsyncIterator[bytes]:
-    """Yield the body that a head announced, and no more."""
     while length:
         if (piece := await anext(pieces, None)) is None:
             raise RequestRejected(400, "malformed", "the body ended early")

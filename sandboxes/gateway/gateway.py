@@ -3,13 +3,9 @@
     folder/server.sock    the swarm server, as far as `Upstream.admits` lets a request pass
     folder/egress.sock    the Internet, as far as an allow-list names it (`sandboxes.gateway.egress`)
 
-- No secret is needed inside: a client shows the PLACEHOLDER, and the run's token takes its place on the way; any other
-  key passes as it is.
-- What is judged is what is sent: only plain paths pass, and a judged body is written anew from what was judged.
-- Bodies stream both ways, and a side that goes away takes the other with it. Heads, bodies, connections and the time to
-  send a head are bounded. Every refusal is an error object and is counted by its reason.
-- Sockets are writable for every user, as the container's user is not ours, so some folder above them must be its
-  owner's alone; in a container the folder is mounted by itself.
+No secret is needed inside: a client shows the PLACEHOLDER, and the run's token takes its place on the way. Sockets are
+writable for every user, as the container's user is not ours, so some folder above them must be its owner's alone; in a
+container the folder is mounted by itself.
 """
 
 from __future__ import annotations

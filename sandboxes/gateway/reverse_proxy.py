@@ -2,12 +2,8 @@
 
 An aiohttp server on a Unix socket, and a client session. Nothing is copied through: what a strict parser read of a head
 is written anew with one framing, and a body that says what is learned from the value that was judged. So no two readers
-can take what we send for different messages. Other bodies, and replies, stream as they come. Also promised:
-
-- a second request before the first is answered ends the connection;
-- a head or a body that is too large, and a sender that is too slow, are refused;
-- an agent that goes away takes its request with it, and a reply that was cut short never looks whole;
-- every refusal is counted by its reason.
+can take what we send for different messages. Other bodies, and replies, stream as they come, bounded in size and time;
+an agent that goes away takes its request with it, and every refusal is counted by its reason.
 """
 
 from __future__ import annotations
@@ -165,13 +161,9 @@ class AgentConnection(web.RequestHandler):
             max_field_size=MOST_HEAD_BYTES,
             max_headers=MOST_HEADERS,
         )
-        self._server = server
-        self._most = most
-        self._count = count
+        self._server, self._most, self._count = server, most, count
         self._answered = 0
-        self._head_bytes = 0
-        self._body_bytes = 0
-        self._trailer_bytes = 0
+        self._head_bytes = self._body_bytes = self._trailer_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
         self._deaf = False  # what comes is not looked at any more
 
@@ -346,7 +338,6 @@ class ReverseProxy:
             return refused.response()
 
     async def _check(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Check a request and send it on; a body that is judged is written again from its value."""
         if not self._given:
             raise RequestRejected(403, "no_server", "no swarm server is given to this sandbox")
         length, asked = _parse_head(request)
@@ -376,7 +367,6 @@ class ReverseProxy:
 
     @contextmanager
     def _reserve(self, size: int) -> Iterator[None]:
-        """Count the bytes of a request; raise RequestRejected where all requests have too many."""
         if self._bytes + size > MOST_BYTES_AT_ONCE:
             most = f"expected at most {MOST_BYTES_AT_ONCE} bytes of requests that are not answered yet"
             raise RequestRejected(503, "too_much_at_once", f"{most}; wait for some of the answers, then try again")
@@ -501,7 +491,6 @@ def _require_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _awaits_sign(request: web.BaseRequest) -> bool:
-    """Return whether a client waits for a sign before it sends its body."""
     return request.version == HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue"
 
 

@@ -1,14 +1,12 @@
 """Images: base, client and derived, by `docker build` from reproducible trees of files.
 
-Equal trees are equal tars, byte for byte: regular files only, with order, owners and times that never vary. Files are
-compiled with the image's own Python and unchecked hashes, as times are not kept and a read-only root must start without
-compiling.
+Equal trees are equal tars, byte for byte, compiled with the image's own Python and unchecked hashes, as times are not
+kept and a read-only root must start without compiling.
 
 The client image holds our process 1, the light client and its packages (at the very versions installed here), no torch
-and no server. It is made of copies, needs no network, and its tag names what went in. Packages are a layer image of
-their own. A derived image adds plain requirements of a requirements.txt. Packages come by this machine's pip as built
-wheels, and none of their code runs here. Equal lines over an equal parent are the same image even when newer versions
-have appeared: pin what must not vary.
+and no server; its tag names what went in. A derived image adds plain requirements of a requirements.txt. Packages come
+by this machine's pip as built wheels, and none of their code runs here. Equal lines over an equal parent are the same
+image even when newer versions have appeared: pin what must not vary.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from packaging.utils import canonicalize_name
 from sandboxes.docker.archive import write_tar
 from sandboxes.docker.engine import ContainerEngine, EngineMissing, EngineRefusal, wrap_errors
 from sandboxes.shim import write_atomic
-from sandboxes.spec import SandboxError, hold_lock
+from sandboxes.spec import SandboxError
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -146,7 +144,6 @@ def last_line(container: Container) -> str:
 
 
 def _ask(engine: ContainerEngine, name: str, identity: str) -> dict[str, Any]:
-    """Return what the Python of a base image says of itself; raise SandboxError for one that cannot be a base."""
     with wrap_errors(engine, f"looking at image {name}"):
         volumes = (engine.client.images.get(name).attrs["Config"] or {}).get("Volumes")
     if volumes:
@@ -213,7 +210,6 @@ def compile_tree(engine: ContainerEngine, base: BaseImage, tree: Tree) -> dict[s
 def _compile(
     engine: ContainerEngine, base: BaseImage, tree: Tree, folder: str, options: Sequence[str]
 ) -> dict[str, bytes]:
-    """Return what the base's Python compiles in a folder, to which a tree is added, by path from the image's root."""
     with python_in(engine, base.id, *_COMPILE, *options, folder) as container:
         if tree:
             container.put_archive("/", write_tar(tree, 0o644))
@@ -272,7 +268,6 @@ def resolve(requirements: Iterable[str], constraints: Iterable[str], base: BaseI
 
 
 def _pip(arguments: Sequence[str], base: BaseImage, target: Path) -> None:
-    """Install into `target` for the base's platform; raise SandboxError with what pip said was wrong."""
     command = [
         sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-compile",
         "--only-binary=:all:", "--implementation", "cp", "--python-version", base.python,
@@ -331,11 +326,8 @@ def client_image(
     if (present := identity(engine, tag)) is not None:
         return Image(present, tag, base)
     below = _packages_image(engine, found, pins, note)
-    with hold_lock(cache):  # of two that are made at once, one would lose its tag to the other
-        if (present := identity(engine, tag)) is None:
-            note(f"building the client image over {base}")
-            present = build(engine, compile_tree(engine, found, own), below, tag, {"ajet.client": content})
-    return Image(present, tag, base)
+    note(f"building the client image over {base}")
+    return Image(build(engine, compile_tree(engine, found, own), below, tag, {"ajet.client": content}), tag, base)
 
 
 def build(engine: ContainerEngine, files: Tree, below: str, tag: str, labels: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Any, get_args
 
 from studies.log.entries import (
+    AbandonedIssue,
     ApprovalAnswer,
     Decision,
     LoggedAmendment,
@@ -23,7 +24,7 @@ from studies.log.event import Event, EventType, ImpossibleEvent, refuse, rule
 from studies.log.study import LOOK_RULE, StudyState
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan
-from studies.records.procedure import Act, Amendment, Selection, Sizing
+from studies.records.procedure import Act, Amendment, RunLength, Selection, Sizing
 from studies.records.statements import (
     apply_pilot,
     apply_selection,
@@ -88,7 +89,10 @@ def _plan_noise(study: StudyState, event: Event, plan: NoisePlan, hash: str, sec
 
 @rule(EventType.DESIGN_LOCKED)
 def _lock(study: StudyState, event: Event, design: Design, hash: str, file: str) -> None:
-    refuse(study.design is not None, "a design was locked before; expected one lock per study")
+    if study.design is not None and design.repaired:
+        _abandon(study, event, design)
+    else:
+        refuse(study.design is not None, "a design was locked before; expected one lock per study")
     refuse(study.explores, "a design was locked in a study that was asked to explore, and to test nothing")
     if (found := design.hash()) != hash:
         raise ImpossibleEvent(f"the design's hash is {found[:12]}, the lock says {hash[:12]}")
@@ -110,6 +114,30 @@ def _lock(study: StudyState, event: Event, design: Design, hash: str, file: str)
     study.locked_design, study.design_hash, study.lock_file = design, found, file
     study.locked = Stamp(event.seq, event.ts)
     _set_design(study, apply_pilot(design))
+
+
+def _abandon(study: StudyState, event: Event, design: Design) -> None:
+    """Give up what a lock led to, for one that differs in the source of the code which crashed and in its seeds: before
+    any of it was judged, after a turn of the planner that looked at nothing."""
+    crash, before, seeds = study.repairable, study.locked_design, design.seeds
+    if crash is None or before is None or study.lock_file is None or design.repaired != study.design_hash:
+        raise ImpossibleEvent("a lock repairs code; expected an early crash under the one that it names, no verdict")
+    name = before.arm(crash.spec.arm).code
+    code = {**before.code, name: design.code.get(name, "")}
+    same = before.model_copy(update={"code": code, "seeds": seeds, "repaired": design.repaired})
+    if design != same or len(seeds) != len(before.seeds) or code == before.code:
+        raise ImpossibleEvent(f"the lock differs from the one before in more than the source of {name} and its seeds")
+    if not study.seeds_used.isdisjoint(seeds):
+        raise ImpossibleEvent("the lock names seeds of the issue that it repairs; expected fresh ones")
+    if any(run.active for run in study.runs.values()):
+        raise ImpossibleEvent("an attempt of the issue that is repaired runs; expected none")
+    if not any(act.turn == study.repair_turn and not act.tool_calls for act in study.planner_acts):
+        raise ImpossibleEvent(f"expected the turn {study.repair_turn} before it, in which the planner sees no result")
+    runs = {run.run_id: run for run in study.runs_in("confirm")}
+    issue = AbandonedIssue(event.seq, event.ts, before, design.repaired, study.lock_file, crash, runs)
+    study.runs = {key: run for key, run in study.runs.items() if key not in runs}
+    study.abandoned, study.crashed, study.sizing = (*study.abandoned, issue), "", None
+    study.first_launch, study.has_data = None, False
 
 
 def _set_design(study: StudyState, design: Design) -> None:
@@ -173,11 +201,25 @@ def _decide_screen(
     _set_design(study, apply_selection(study.design, arms, hypotheses))
 
 
+@rule(EventType.LENGTH_DECIDED)
+def _set_length(study: StudyState, event: Event, /, **payload: Any) -> None:
+    """The pilot decided how long runs are; where they are longer, all of it is made anew, each run with its seed."""
+    length, design = RunLength.model_validate(payload), study.design
+    if not study.awaits_length or design is None or design.extension is None:
+        raise ImpossibleEvent("there is no pilot that says how long runs are now")
+    if length.steps not in (lengths := (int(design.base_job["steps"]), design.extension.steps)):
+        raise ImpossibleEvent(f"expected runs of {lengths[0]} or {lengths[1]} steps; found {length.steps}")
+    _set_design(study, design.model_copy(update={"base_job": {**design.base_job, "steps": length.steps}}))
+    study.length = length
+
+
 @rule(EventType.DESIGN_SIZED)
 def _size(study: StudyState, event: Event, /, **payload: Any) -> None:
     sizing, locked, design = Sizing.model_validate(payload), study.locked_design, study.design
     if not study.awaits_sizing or locked is None or design is None or (pilot := design.pilot) is None:
         raise ImpossibleEvent("there is no pilot that sizes the design now")
+    if study.awaits_length:
+        raise ImpossibleEvent("expected a pilot that said how long runs are before it sizes the design")
     stops = [look.seeds for look in sizing.looks]
     if not pilot.seeds <= sizing.seeds <= pilot.most or sizing.seeds != stops[-1] or stops != sorted(set(stops)):
         raise ImpossibleEvent(f"expected {pilot.seeds} to {pilot.most} seeds, looked at up to all; found {stops}")

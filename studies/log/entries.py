@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -12,7 +13,7 @@ from typing import Any, Final, Literal
 from studies.records.alpha import Exploration
 from studies.records.design import Design, RunSpec
 from studies.records.procedure import Amendment, PlanNode
-from studies.records.runs import Conditions, Measurement
+from studies.records.runs import CRASHES, EARLY, GENERATED_CODE_FAILED, Conditions, Measurement
 from studies.records.verdict import ORIGINS, ApprovalRequest, Ended, Origin, Verdict
 
 BUDGET_EXHAUSTED: Final = "budget_exhausted"
@@ -58,6 +59,8 @@ class AttemptState:
     """Why it went on, or began from nothing; empty for a first attempt and in old logs."""
     resumed_at: int | None = None
     """Training steps that were done when it went on; None where it began from nothing, or was not seen to go on."""
+    step: int | None = None
+    """Training steps that were done when it failed; None where nobody looked: of runs without code."""
     url: str = ""
     """Its page at W&B; empty where its log was not sent there."""
     standing: str = ""
@@ -110,6 +113,14 @@ class RunState:
             return self.invalid[0]
         # Between two attempts a look is taken only where the budget ended: the run may still go on.
         return BUDGET_EXHAUSTED if self.status == "ended" else ""
+
+    @property
+    def crashed_early(self) -> bool:
+        """Whether its own code ended it in the first part of its training."""
+        last = self.attempts[-1] if self.attempts else None
+        if self.code != GENERATED_CODE_FAILED or last is None or last.code not in CRASHES or last.step is None:
+            return False
+        return last.step <= EARLY * int(self.spec.job["steps"])
 
     @property
     def seconds(self) -> float:
@@ -212,6 +223,29 @@ class PlannedExploration:
     def round(self) -> int:
         """The round before whose question it was made, by the turn that asked for it; 0 where the log names none."""
         return int(self.turn.partition("/")[0] or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonedIssue(Stamp):
+    """The runs of a lock whose code crashed, given up for a lock that repairs it: they feed no verdict."""
+
+    design: Design
+    hash: str
+    file: str
+    crash: RunState
+    runs: Mapping[str, RunState]
+
+    @property
+    def name(self) -> str:
+        """Of the code that crashed."""
+        return self.design.arm(self.crash.spec.arm).code
+
+    def describe(self) -> str:
+        last, counts = self.crash.attempts[-1], Counter(run.status for run in self.runs.values())
+        return (
+            f"{self.name} crashed at step {last.step} of {self.crash.spec.job['steps']} in run {self.crash.run_id} "
+            f"({last.code}), so {len(self.runs)} runs, {counts['collected']} of them collected, count in no verdict"
+        )
 
 
 @dataclass(frozen=True, slots=True)

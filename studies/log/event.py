@@ -42,6 +42,7 @@ class EventType(StrEnum):
     EXPLORATION_PLANNED = "exploration.planned"
     DESIGN_LOCKED = "design.locked"
     DESIGN_AMENDED = "design.amended"
+    LENGTH_DECIDED = "length.decided"
     DESIGN_SIZED = "design.sized"
     HYPOTHESIS_VETOED = "hypothesis.vetoed"
     CANDIDATE_ASKED = "candidate.asked"

@@ -282,8 +282,10 @@ def _cause(error: Exception) -> str:
     return " ".join(str(origin).split()).rstrip(".") or type(origin).__name__
 
 
-def lock_name(round: int) -> str:
-    return LOCK_FILE if round == 1 else f"design-{round}.lock"
+def lock_name(round: int, repair: int = 0) -> str:
+    """Return the file of a round's lock, or of its `repair`th lock with code repaired."""
+    again = f"-repair-{repair}" if repair else ""
+    return f"design{again}.lock" if round == 1 else f"design-{round}{again}.lock"
 
 
 def write_lock(folder: Path, design: Design, name: str = LOCK_FILE) -> str:

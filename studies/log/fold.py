@@ -33,6 +33,7 @@ from studies.records.alpha import Exploration, exploration_spec
 from studies.records.design import Arm, RunSpec
 from studies.records.procedure import PlanNode
 from studies.records.runs import (
+    GENERATED_CODE_FAILED,
     NOISE_ARM,
     PLUMBING_ARM,
     Measurement,
@@ -392,7 +393,7 @@ def _resting_on(study: StudyState, spec: RunSpec) -> list[Verdict]:
     if spec.phase == "replicate":
         return list(study.replications)
     design = study.design
-    if spec.phase != "confirm" or design is None:
+    if spec.phase != "confirm" or design is None or not study.counts(spec):
         return []
     return [
         verdict for verdict in study.verdicts if not design.looks
@@ -403,7 +404,7 @@ def _resting_on(study: StudyState, spec: RunSpec) -> list[Verdict]:
 @rule(EventType.ATTEMPT_ENDED)
 def _end_attempt(
     study: StudyState, event: Event, run_id: str, attempt: int, status: AttemptStatus, code: str, reason: str,
-    seconds: float, refused: Mapping[str, int] = {}, resumed_at: int | None = None,
+    seconds: float, refused: Mapping[str, int] = {}, resumed_at: int | None = None, step: int | None = None,
 ) -> None:  # fmt: skip
     run = _run(study, run_id)
     active = run.active
@@ -411,7 +412,7 @@ def _end_attempt(
         raise ImpossibleEvent(f"attempt {attempt} of run {run_id} is not running; nothing to end")
     over = replace(
         active, status=status, code=code, reason=reason, seconds=seconds, refused=refused, resumed_at=resumed_at,
-        ended=event.ts,
+        step=step, ended=event.ts,
     )  # fmt: skip
     _put(study, replace(run, attempts=(*run.attempts[:-1], over)))
 
@@ -421,8 +422,7 @@ def _copy_attempt(
     study: StudyState, event: Event, run_id: str, attempt: int, url: str, standing: str, reason: str = ""
 ) -> None:
     """How W&B's copy of an attempt's log stands; results rest on the log itself, so nothing else changes."""
-    over = (*study.rounds_before, *study.given_up)
-    run = next((state.runs[run_id] for state in over if run_id in state.runs), None) or _run(study, run_id)
+    run = study.every_run.get(run_id) or _run(study, run_id)
     refuse(standing not in STANDINGS, f"expected a standing of {', '.join(STANDINGS)}; found {standing!r}")
     if attempt not in [one.number for one in run.attempts]:
         raise ImpossibleEvent(f"there is no attempt {attempt} of run {run_id}; nothing to copy")
@@ -432,10 +432,13 @@ def _copy_attempt(
     )
 
     def changed(state: StudyState) -> StudyState:
-        runs = {run_id: replace(run, attempts=attempts)} if run_id in state.runs else {}
-        return replace(state, runs={**state.runs, **runs})
+        issues = tuple(replace(issue, runs=put(issue.runs)) for issue in state.abandoned)
+        return replace(state, runs=put(state.runs), abandoned=issues)
 
-    study.runs = changed(study).runs
+    def put(runs: Mapping[str, RunState]) -> Mapping[str, RunState]:
+        return {**runs, run_id: replace(run, attempts=attempts)} if run_id in runs else runs
+
+    study.runs, study.abandoned = changed(study).runs, changed(study).abandoned
     study.rounds_before = tuple(map(changed, study.rounds_before))
     study.given_up = tuple(map(changed, study.given_up))
 
@@ -473,5 +476,7 @@ def _invalidate(study: StudyState, event: Event, run_id: str, code: str, reason:
     run = _run(study, run_id)
     refuse(run.invalid is not None, f"run {run_id} was invalidated before")
     _put(study, replace(run, invalid=(code, reason), settled=event.ts))
+    if code == GENERATED_CODE_FAILED and run.spec.phase == "confirm":
+        study.crashed = study.crashed or run_id
     if run.attempts and run.code != code:  # else it counted so
         supersede(study, _resting_on(study, run.spec))

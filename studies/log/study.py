@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from studies.log.entries import (
     BUDGET_EXHAUSTED,
+    AbandonedIssue,
     ApprovalAnswer,
     Decision,
     LoggedAmendment,
@@ -26,8 +27,9 @@ from studies.log.entries import (
     Veto,
 )
 from studies.records.alpha import ALPHA, AlphaAllocation, AlphaLedgers, Exploration, RoundOutcome
-from studies.records.design import Arm, Design, Hypothesis, NoisePlan
-from studies.records.procedure import Phase, Selection, Sizing
+from studies.records.design import Arm, Design, Hypothesis, NoisePlan, RunSpec
+from studies.records.procedure import Phase, RunLength, Selection, Sizing
+from studies.records.runs import GENERATED_CODE_FAILED
 from studies.records.verdict import Ended, PlannerMessage, Verdict
 
 StudyStatus = Literal["planning", "running", "waiting", "paused", "judged", "concluded", "stopped"]
@@ -40,6 +42,8 @@ PAPERS: Final = "papers"
 """Key of the settings, and name of a folder: the texts that a planner may read, by name with their sha256."""
 LOOK_RULE: Final = "planner at look"
 """The rule of a decision that the planner took after a look at which the table goes on: on with it, or no more runs."""
+REPAIR_RULE: Final = "repair code that crashed early, blind"
+"""The rule of a decision that code which crashed is not repaired."""
 ASK_RULE: Final = "ask on while level and budget tell something"
 BUDGET_RULE: Final = "stop when the wall-clock budget is used up"
 
@@ -67,6 +71,8 @@ class RoundState:
     """What the screen was asked to try, by name, in order."""
     selection: Selection | None = None
     sizing: Sizing | None = None
+    length: RunLength | None = None
+    """How long the runs of the confirmation are by its pilot; None where nothing was to be decided, or yet is."""
     model: Mapping[str, Any] | None = None
     """Hash and seconds of the model that the confirmation begins with."""
     prepared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -89,6 +95,10 @@ class RoundState:
     decisions: tuple[Decision, ...] = ()
     decided: Mapping[str, Decision] = field(default_factory=dict)
     vetoed: Mapping[str, Veto] = field(default_factory=dict)
+    crashed: str = ""
+    """The first run that its own code ended under the present lock."""
+    abandoned: tuple[AbandonedIssue, ...] = ()
+    """What was given up of the round's question when its code was repaired, under the locks before the present one."""
     spoken: tuple[int, ...] = ()
     """Numbers of the events that hold what its planner said on the round where the study was stopped."""
     why_asked: str = ""
@@ -229,8 +239,38 @@ class StudyState(RoundState):
     @property
     def every_run(self) -> Mapping[str, RunState]:
         if not self.rounds_before and not self.given_up:
+            return self.all_runs
+        every = (*self.rounds_before, *self.given_up, self)
+        return {name: run for state in every for name, run in state.all_runs.items()}
+
+    @property
+    def all_runs(self) -> Mapping[str, RunState]:
+        """The runs of this round, those of abandoned issues first: only `runs` feed verdicts."""
+        if not self.abandoned:
             return self.runs
-        return {name: run for state in (*self.rounds_before, *self.given_up, self) for name, run in state.runs.items()}
+        before = {name: run for issue in self.abandoned for name, run in issue.runs.items()}
+        return {**before, **self.runs}
+
+    @property
+    def locks(self) -> tuple[tuple[str, str], ...]:
+        """File and hash of each lock of the round, abandoned ones first."""
+        own = ((self.lock_file, self.design_hash),) if self.lock_file and self.design_hash else ()
+        return (*((issue.file, issue.hash) for issue in self.abandoned), *own)
+
+    @property
+    def repair_turn(self) -> str:
+        """The planner's turn in which it is asked for the next repair."""
+        return f"{self.round}/repair/{len(self.abandoned) + 1}"
+
+    @property
+    def repairable(self) -> RunState | None:
+        """The run whose code may be repaired now, by the lock: it crashed early, as all that crashed did, and nothing
+        that the lock led to was judged."""
+        design, ended = self.locked_design, [r for r in self.runs_in("confirm") if r.code == GENERATED_CODE_FAILED]
+        judged = self.contexts or self.verdicts or self.superseded
+        if not self.crashed or design is None or judged or len(self.abandoned) >= design.repairs:
+            return None
+        return self.runs[self.crashed] if all(run.crashed_early for run in ended) else None
 
     @property
     def answered_by(self) -> tuple[str, ...]:
@@ -242,6 +282,7 @@ class StudyState(RoundState):
     def seeds_used(self) -> frozenset[int]:
         design, noise = self.locked_design, self.noise_plan
         seeds: list[int | None] = [seed for tried in self.explorations for seed in tried.plan.seeds]
+        seeds += [seed for issue in self.abandoned for seed in issue.design.seeds]
         if noise is not None:
             seeds += [*noise.seeds, noise.plumbing]
         if design is not None:
@@ -279,6 +320,18 @@ class StudyState(RoundState):
         """Whether the design's first runs have yet to say how many there are to be."""
         design = self.design
         return design is not None and design.pilot is not None and design.screen is None and self.sizing is None
+
+    @property
+    def awaits_length(self) -> bool:
+        """Whether the pilot has yet to say how long runs are. A verdict on shorter ones leaves them so."""
+        design, judged = self.design, self.verdicts or self.interim or self.superseded
+        if design is None or design.extension is None or not self.awaits_sizing or self.length is not None or judged:
+            return False
+        return any(claim.id not in self.vetoed for claim in design.hypotheses)
+
+    def counts(self, spec: RunSpec) -> bool:
+        """Return whether a run is as long as claims rest on: not a pilot's, once the study went on to longer ones."""
+        return self.length is None or spec.phase != "confirm" or spec.job["steps"] == self.length.steps
 
     def verdict_on(self, hypothesis: str) -> Verdict | None:
         return next((verdict for verdict in self.verdicts if verdict.hypothesis == hypothesis), None)
@@ -363,10 +416,11 @@ class StudyState(RoundState):
         return self.contexts.get((hypothesis, phase)) if known else None
 
     def runs_of(self, arm: str, phase: Phase = "confirm") -> tuple[RunState, ...]:
-        return tuple(run for run in self.runs.values() if run.spec.arm == arm and run.spec.phase == phase)
+        return tuple(run for run in self.runs_in(phase) if run.spec.arm == arm)
 
     def runs_in(self, phase: Phase) -> tuple[RunState, ...]:
-        return tuple(run for run in self.runs.values() if run.spec.phase == phase)
+        """Return the runs of a phase; of the confirmation those that are as long as claims rest on."""
+        return tuple(run for run in self.runs.values() if run.spec.phase == phase and self.counts(run.spec))
 
     def values(self, arm: str, key: str | None = None, phase: Phase = "confirm") -> dict[str, float]:
         """Return what valid collected runs of an arm have of `key` (their own metric unless given), by run id."""

@@ -42,7 +42,7 @@ class Results:
     """In the order of their policy's versions."""
     history: Sequence[Row] = ()
     other: Part | None = None
-    """Of the last policy on another environment, where the metric is of one."""
+    """Of the last policy on another environment, where the metric is of one, or at the run's own knobs."""
     stopped_by: str | None = None
     """Code of the watchdog's rule that ended the training; None for one that ran its course."""
 

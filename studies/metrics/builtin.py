@@ -31,7 +31,7 @@ from studies.metrics.base import (
     schedule_of,
     success_curve,
 )
-from studies.metrics.logged import Logged
+from studies.metrics.logged import FORMS, Logged, Reduction
 from studies.records.design import GAIN, MATCHED, Metric
 from studies.records.procedure import CollapseRule
 from studies.records.runs import TRAINING_AREA, Conditions
@@ -77,7 +77,7 @@ class Gain(MetricKind):
         return {**both, metric.key: Value(after.value - before.value, after.n)}
 
 
-class _OfPlays(MetricKind):
+class OfPlays(MetricKind):
     """A number of an evaluation's plays, read off those before training and those after it."""
 
     @abstractmethod
@@ -89,7 +89,7 @@ class _OfPlays(MetricKind):
         return {**before_and_after(metric, run), **values}
 
 
-class MeanReward(_OfPlays):
+class MeanReward(OfPlays):
     """The mean of what the environment's own judge gives hidden episodes after the last step."""
 
     name = "reward"
@@ -293,7 +293,7 @@ class SuccessAtSeconds(_SuccessAt):
         return math.inf if asked.horizon_s is None else asked.horizon_s
 
 
-class TokensPerTask(_OfPlays):
+class TokensPerTask(OfPlays):
     """All tokens sampled in an evaluation over the tasks that it solves. It is cut: a policy that solves next to
     nothing counts with the cut, which the design locks; by default what one play may take at most."""
 
@@ -393,26 +393,47 @@ class Collapse(MetricKind):
         return {**both, metric.key: Value(float(how is not None), len(run.final["episodes"]))}
 
 
-class MeanFact(_OfPlays):
-    """The mean of a fact over hidden episodes. Its range, from worst to best, is what the environment declares."""
+class MeanFact(OfPlays):
+    """The mean of a fact over hidden episodes after the last step, or by a reduction those of the policies evaluated
+    after some steps, the untrained one left out. Its range, from worst to best, is what the environment declares."""
 
     name = "fact"
-    title = "mean of a number that the environment says of each play (fact:NAME), after the last step"
+    title = "mean of a number that the environment says of each play (fact:NAME), after the last step or by a reduction"
     takes = frozenset({"of"})
+    form = FORMS[name][0]
 
     def define(self, asked: Asked) -> Metric:
-        if asked.of not in asked.facts:
+        reduced = None if asked.of in asked.facts or ":" not in asked.of else Reduction.parse(asked.of, self.name)
+        name = asked.of if reduced is None else reduced.name
+        if name not in asked.facts:
             raise Refused(
                 "expected a fact that the environment declares with its range "
-                f"({', '.join(sorted(asked.facts)) or 'none'}); found {asked.of or 'no name'}; name it (--metric "
+                f"({', '.join(sorted(asked.facts)) or 'none'}); found {name or 'no name'}; name it (--metric "
                 "fact:NAME), or declare it in the environment: facts = {'NAME': (worst, best)}"
             )
-        worst, best = asked.facts[asked.of]
-        return Metric(
-            key=f"hidden/fact/{asked.of}", kind=self.name, name=f"hidden {asked.of}", unit=asked.of, of=asked.of,
-            meaning=f"mean {asked.of} of {asked.episodes} hidden episodes, played after the last step",
+        if reduced is not None and reduced.ends is not None:
+            raise Refused(f"expected fact:{name}:{reduced.how}, as its environment says the range; found {asked.of}")
+        worst, best = asked.facts[name] if reduced is None else reduced.range(asked.facts[name])
+        plain = Metric(
+            key=f"hidden/fact/{name}", kind=self.name, name=f"hidden {name}", unit=name, of=name,
+            meaning=f"mean {name} of {asked.episodes} hidden episodes, played after the last step",
             episodes=asked.episodes, worst=worst, best=best, higher_is_better=best > worst,
         )  # fmt: skip
+        if reduced is None or reduced.how == "last":
+            return plain
+        called, how = f"hidden {name}, {reduced.describe()}", reduced.how.replace(":", "")
+        return plain.model_copy(update={
+            "key": f"{plain.key}/{how}", "name": called, "of": asked.of, "schedule": schedule_of(asked),
+            "meaning": f"{called}, of the policies that are evaluated after these steps, by hidden episodes",
+        })  # fmt: skip
+
+    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
+        if metric.schedule is None:
+            return super().measure(metric, run)
+        reduction, parts = Reduction.parse(metric.of, self.name), (*run.during, run.final)
+        plain, plays = metric.model_copy(update={"of": reduction.name}), sum(len(part["episodes"]) for part in parts)
+        number = reduction.reduce([(int(part["policy_version"]), self.read(plain, part)) for part in parts])
+        return {**before_and_after(metric, run), metric.key: Value(number, plays)}
 
     def read(self, metric: Metric, part: Part) -> float:
         values = [episode.get("facts", {}).get(metric.of) for episode in part["episodes"]]

@@ -11,6 +11,7 @@ import re
 import traceback
 from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -18,9 +19,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from studies.metrics.base import Asked, MetricKind, Refused, Results, Value, before_and_after
-from studies.metrics.builtin import KINDS, Gain, Success
+from studies.metrics.builtin import KINDS, Gain, OfPlays, Success
 from studies.records.design import GAIN, SUCCESS, Metric
 
+AT_OWN: Final = "/at_own_value"
+"""What the key of a number ends with that is of the run's own knobs, where claims are of the control's."""
 GROUP: Final = "ajet.metrics"
 """Each a `MetricKind` without arguments; names that ajet has itself are not taken over."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -113,9 +116,19 @@ def kind_of(metric: Metric) -> MetricKind:
     return kind_named(metric.kind or (Gain.name if gain else Success.name))
 
 
-def other_environment(metric: Metric) -> str | None:
-    """Return the environment that a metric is of besides the run's own; None where it is of none."""
+def other_environment(metric: Metric, job: Mapping[str, Any]) -> str | None:
+    """Return the environment of a run's second evaluation, after training: another one that its metric is of, or its
+    own one at its own knobs; None for no such evaluation."""
+    if metric.also_own and metric.evaluated(job) != dict(job):
+        return str(job["environment"])
     return metric.of if kind_of(metric).of_environment else None
+
+
+def metric_at_own(metric: Metric) -> Metric:
+    """Return what is read off evaluations at runs' own knobs: the metric, where one evaluation tells it, or success."""
+    told = isinstance(BUILT_IN.get(metric.kind), OfPlays) and metric.schedule is None
+    plain = metric if told else Metric(meaning="hidden success", episodes=metric.episodes, split=metric.split)
+    return plain.model_copy(update={"also_own": False, "beside": {}})
 
 
 def define_metric(kind: MetricKind, asked: Asked) -> Metric:
@@ -148,11 +161,21 @@ def values_of(metric: Metric, run: Results) -> Mapping[str, Value]:
         )
     if kind.rates and own not in (0.0, 1.0):
         raise Refused(f"expected 1 or 0 of {metric.key}, as the kind {metric.kind!r} is of rates; found {own:g}")
-    beside = dict[str, Value]()  # first, as a run is measured once it has its own metric's value
-    for other in metric.beside.values():
+    return {**_values_beside(metric, run), **found, **before_and_after(metric, run)}
+
+
+def _values_beside(metric: Metric, run: Results) -> dict[str, Value]:
+    """Return what is read off a run besides; one that its files do not tell has none, and no run is lost for it. They
+    come first: a run is measured once it has its own metric's value."""
+    values = dict[str, Value]()
+    besides = [(other.key, other, run) for other in metric.beside.values()]
+    if metric.also_own:
+        own = metric_at_own(metric)
+        besides.append((own.key + AT_OWN, own, replace(run, final=run.other or run.final)))
+    for key, other, read in besides:
         with suppress(Refused):
-            beside[other.key] = values_of(other, run)[other.key]
-    return {**beside, **found, **before_and_after(metric, run)}
+            values[key] = values_of(other, read)[other.key]
+    return values
 
 
 def _call_kind(expected: str, kind: MetricKind, function: Callable[..., Any], *given: Any) -> Any:

@@ -78,7 +78,7 @@ class Findings:
 
 def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
     design = state.locked_design
-    for run in state.runs.values():
+    for run in state.all_runs.values():
         if run.collected is None:
             continue
         snapshot, evaluation = (_load_collected(run, run.collected[kind], folder, findings) for kind in FILES)
@@ -197,7 +197,7 @@ class _CollectedRun:
         for part in during:
             episodes = 0 if schedule is None else schedule.episodes
             self._check_part(f"{place}, after step {part['policy_version']}", part, episodes)
-        other, environment = evaluation.get("other"), other_environment(metric)
+        other, environment = evaluation.get("other"), other_environment(metric, run.spec.job)
         self._compare(place, {"an evaluation on another environment": (other is not None, environment is not None)})
         if other is not None and environment is not None:
             self._check_part(f"{place}, other", other, metric.episodes, environment)

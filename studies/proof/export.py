@@ -23,6 +23,7 @@ from studies.proof.evidence import FILES, Discrepancy
 from studies.proof.verify import Rows
 from studies.records.alpha import MOST_ROUNDS
 from studies.records.base import canonical
+from studies.records.design import MOST_REPAIRS
 from studies.report.build import PAGES, file_hashes
 
 EVENTS: Final = "events.jsonl"
@@ -64,7 +65,7 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
 def read_export(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepancy]]:
     """Return the study of an exported folder, its events, and broken lines; StudiesError for what is no plain file."""
     path = folder / EVENTS
-    locks = (lock_name(number) for number in range(1, MOST_ROUNDS + 1))
+    locks = (lock_name(number, repair) for number in range(1, MOST_ROUNDS + 1) for repair in range(MOST_REPAIRS + 1))
     for name in (EVENTS, README, *locks, *PAGES, "figures", "runs"):
         for place in (folder / name, *(folder / name).rglob("*")):
             if place.is_symlink() or (place.exists() and not place.is_file() and not place.is_dir()):
@@ -132,7 +133,7 @@ def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | N
 
 def _files(state: StudyState, folder: Path) -> dict[str, str | None]:
     """Return the sha256 of each file that a verification reads; None for one that need not be there."""
-    files = {each.lock_file: each.design_hash for each in state.every_round if each.lock_file}
+    files: dict[str, str | None] = dict(lock for each in state.every_round for lock in each.locks)
     for run in state.every_run.values():
         for record in (run.collected[kind] for kind in FILES) if run.collected else ():
             files[str(record["path"])] = str(record["sha256"]) if run.invalid is None else None

@@ -12,7 +12,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
@@ -24,12 +24,13 @@ from studies.log.fold import WORKED, fold
 from studies.log.study import PAPERS, StudyState
 from studies.proof.evidence import FILES, Discrepancy, Findings, check_files
 from studies.records.alpha import AlphaLedgers
+from studies.records.base import Record
 from studies.records.design import Design, task_seed_of
-from studies.records.procedure import Sizing
+from studies.records.procedure import RunLength, Sizing
 from studies.records.verdict import Verdict
 from studies.report.build import MARKDOWN, PAGES, file_hashes, generator_info, render_report
 from studies.statistics.sequential import spend_alpha
-from studies.verdicts.judge import judge_hypothesis, seeds_by_runs, size_study
+from studies.verdicts.judge import decide_length, judge_hypothesis, seeds_by_runs, size_study
 
 Rows = Sequence[Mapping[str, Any]]
 _TOLERANCE: Final = 1e-9
@@ -115,7 +116,7 @@ def _spending_error(design: Design) -> str | None:
 def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
     stored = Verdict.model_validate({name: event.payload[name] for name in event.payload if name != WORKED})
     place = f"verdict on {stored.hypothesis} (event {event.seq})"
-    blames_lock = stored.verdict == "invalid" and stored.reason.startswith(f"the lock {lock_name(state.round)} ")
+    blames_lock = stored.verdict == "invalid" and stored.reason.startswith(f"the lock {state.lock_file} ")
     outside = stored.reason if blames_lock else None
     name, look, phase = stored.hypothesis, stored.look, stored.phase
     again = judge_hypothesis(state, name, look=look, phase=phase, lock_error=outside, stored=stored)
@@ -133,13 +134,18 @@ def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
 
 
 def _check_sizing(event: Event, state: StudyState, findings: Findings) -> None:
-    stored = Sizing.model_validate({name: event.payload[name] for name in event.payload if name != WORKED})
-    by_runs = seeds_by_runs(state)
-    affordable = by_runs if state.budget_touched else min(by_runs, stored.affordable)
-    both = [sizing.model_dump(mode="json") for sizing in (stored, size_study(state, affordable))]
-    told = [f"{name} is {a!r} in the log, {b!r} computed from the pilot's runs" for name, a, b in _differences(*both)]
+    payload = {name: event.payload[name] for name in event.payload if name != WORKED}
+    both: tuple[Record, Record]
+    if event.type is EventType.LENGTH_DECIDED:
+        what, length = "length of runs", RunLength.model_validate(payload)
+        both = length, decide_length(state, length.carried)
+    else:
+        what, sizing, by_runs = "sizing", Sizing.model_validate(payload), seeds_by_runs(state)
+        both = sizing, size_study(state, by_runs if state.budget_touched else min(by_runs, sizing.affordable))
+    differences = _differences(*(record.model_dump(mode="json") for record in both))
+    told = [f"{name} is {a!r} in the log, {b!r} computed from the pilot's runs" for name, a, b in differences]
     for difference in told or (None,):
-        findings.check("sizing", f"sizing of the design (event {event.seq})", difference)
+        findings.check(what, f"{what} of the design (event {event.seq})", difference)
 
 
 def _differences(stored: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -212,7 +218,7 @@ def _page(folder: Path, name: str, sha256: str, findings: Findings) -> str | Non
 def _compare(
     made_by: Mapping[str, str] | None, shown: StudyState, folder: Path, pages: Mapping[str, str], findings: Findings
 ) -> None:
-    locks = [each.lock_file for each in shown.every_round if each.lock_file is not None]
+    locks = [file for each in shown.every_round for file, _ in each.locks]
     collected = [run.collected for run in shown.every_run.values() if run.collected is not None]
     rests_on = (*locks, *(str(record[kind]["path"]) for record in collected for kind in FILES))
     if any(drift.place.startswith(rests_on) for drift in findings.drifts):
@@ -290,11 +296,12 @@ def verify(
     if events:
         state = fold(events)  # which events_of has seen through
         for part in state.every_round:
-            name = lock_name(part.round)
-            if part.lock_file is not None and part.lock_file != name:
-                findings.drift("design.locked", f"expected the lock in {name}, found it in {part.lock_file!r}")
-            elif part.lock_file is not None:
-                findings.check("lock", name, lock_error(part, folder))
+            for number, (file, sha256) in enumerate(part.locks):
+                if file != (name := lock_name(part.round, number)):
+                    findings.drift("design.locked", f"expected the lock in {name}, found it in {file!r}")
+                else:
+                    wrong = lock_error(replace(part, lock_file=file, design_hash=sha256), folder)
+                    findings.check("lock", name, wrong)
             check_files(part, folder, findings)
             check_task_seeds(part, findings)
         check_rounds(state, findings)
@@ -307,7 +314,7 @@ def verify(
             if event.type is EventType.VERDICT_COMPUTED:
                 with findings.catch_unreadable(f"verdict of event {event.seq}"):
                     _check_verdict(event, before, findings)
-            elif event.type is EventType.DESIGN_SIZED:
+            elif event.type in (EventType.DESIGN_SIZED, EventType.LENGTH_DECIDED):
                 with findings.catch_unreadable(f"sizing of event {event.seq}"):
                     _check_sizing(event, before, findings)
             before = fold([event], before)

@@ -17,6 +17,7 @@ from studies.records.base import EvolvingRecord, JsonValue, Record, canonical, d
 from studies.records.procedure import (
     CollapseRule,
     EnvironmentRecord,
+    Extension,
     InterimAnalysis,
     Noise,
     Phase,
@@ -227,7 +228,7 @@ class Metric(EvolvingRecord):
 
     added_fields: ClassVar = frozenset({
         "reducer", "checkpoint", "worst", "kind", "name", "unit", "best", "threshold", "horizon", "schedule", "of",
-        "task_seed", "beside", "knobs",
+        "task_seed", "beside", "knobs", "also_own",
     })  # fmt: skip
 
     key: str = SUCCESS
@@ -265,6 +266,8 @@ class Metric(EvolvingRecord):
     """What else is measured of the same runs, for mediators of claims, by the name that they give it."""
     knobs: Mapping[str, JsonValue] | None = None
     """The environment's knobs at which all arms are evaluated, as in a job; None for what each run's own job has."""
+    also_own: bool = False
+    """Whether last policies are evaluated at their own knobs besides, which is reported and claims nothing."""
 
     def evaluated(self, job: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """Return a job with the environment's knobs as they are in evaluations."""
@@ -293,6 +296,11 @@ class Arm(Record):
         return {name: value for name, value in self.overrides.items() if name not in SLOTS}
 
     @property
+    def code(self) -> str:
+        """The name of its code; no arm has two."""
+        return next(iter(self.slots.values()), "")
+
+    @property
     def slots(self) -> dict[str, str]:
         """The name of what is in each slot that does not hold what is built in."""
         named = {name: str(self.overrides.get(name, BUILT_IN)) for name in SLOTS}
@@ -317,6 +325,9 @@ class Price(Record):
     """Where the estimate comes from, in words."""
 
 
+MOST_REPAIRS: Final = 3
+
+
 class Design(EvolvingRecord):
     """A comparison fixed before data: arms x seeds, one metric, one test, one budget, and what follows from what. With
     a `screen` its locked rule finds the arms, and code writes the claim that each of them beats the control."""
@@ -324,7 +335,7 @@ class Design(EvolvingRecord):
     added_fields: ClassVar = frozenset({
         "code", "promise", "noise", "looks", "equivalence_margin", "multiplicity", "screen", "replication", "watchdog",
         "decision_table", "counted_as_worst", "most_excluded", "collapse", "scope_reached", "shared_seeds",
-        "environments", "inquiry", "pilot", "spending", "start", "built_in",
+        "environments", "inquiry", "pilot", "spending", "start", "built_in", "repairs", "repaired", "extension",
     })  # fmt: skip
 
     question: str
@@ -352,6 +363,10 @@ class Design(EvolvingRecord):
     """Source of all code that arms name: Python, run in containers, or an expression behind `=`."""
     built_in: Mapping[str, Source] = {}
     """What is in these slots of the other arms, as Python; for people, and run nowhere."""
+    repairs: int = Field(default=0, ge=0, le=MOST_REPAIRS)
+    """How often code that crashes early in training may be repaired, with all arms begun anew."""
+    repaired: str = ""
+    """Hash of the lock whose code it repairs, to which it is equal but for that source and the seeds."""
     promise: PowerTarget | None = None
     """What it can see; None for a design that promised nothing."""
     noise: Noise | None = None
@@ -387,6 +402,8 @@ class Design(EvolvingRecord):
     """Which round of an inquiry it is; None for a study of one round."""
     pilot: Pilot | None = None
     """How its first runs size it, where the bank did not know the noise; None for a design of a locked size."""
+    extension: Extension | None = None
+    """When runs are longer than the base job has them; None for a design whose runs are as long as that."""
     spending: Literal["planned", "reached"] = "planned"
     """The level of a look that the budget or a hand cuts short: as planned for its seeds, as in designs from before
     there was a choice, or by what was `reached` (`studies.statistics.sequential.last_level`)."""
@@ -441,6 +458,12 @@ class Design(EvolvingRecord):
             raise ValueError(f"expected each mediator to be measured; found no {', '.join(sorted(lacking))}")
         if self.pilot is not None and not self.looks and (len(self.seeds) != self.pilot.most or self.promise is None):
             raise ValueError(f"a pilot sizes for a promise, on {self.pilot.most} seeds; found {len(self.seeds)}")
+        if (longer := self.extension) is not None:
+            plain = self.pilot is not None and self.screen is None and self.metric.horizon is None
+            plain = plain and not any("steps" in arm.overrides for arm in self.arms)
+            unmeasured = {longer.before, longer.last} - self.metric.beside.keys()
+            if not plain or unmeasured or longer.steps <= int(self.base_job["steps"]):
+                raise ValueError("a pilot without a screen says how long runs are, alike in all arms, by what it logs")
         return self
 
     def seeds_of(self, arm: str, drawn: Sequence[int]) -> tuple[int, ...]:

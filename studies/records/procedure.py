@@ -165,6 +165,35 @@ class Sizing(Record):
     """With which the promised effect is seen on `seeds`; None where `sd` is not known."""
 
 
+class Extension(Record):
+    """That all runs of a confirmation are longer where those of its pilot, arms not told apart, still rise together."""
+
+    steps: int = Field(ge=2)
+    """Training steps of each run then, the most there may be."""
+    before: str
+    """What is measured beside of the steps before the last ones, as `Metric.beside` names it: a share."""
+    last: str
+    """The same of the last steps."""
+    rise: float = Field(gt=0, lt=1)
+    """Least mean rise from the one to the other with which runs are longer."""
+
+
+class RunLength(Record):
+    """How long the runs of a confirmation are, as its pilot decided for all arms alike."""
+
+    steps: int = Field(ge=1)
+    """Training steps of each run whose value counts."""
+    rise: float | None
+    """Mean rise of the pilot's runs, arms not told apart; None where more than half of them do not tell theirs."""
+    runs: int = Field(ge=0)
+    """Runs that tell theirs."""
+    of: int = Field(ge=0)
+    """Runs of the pilot."""
+    carried: bool
+    """Whether time and runs carried the pilot once more at the longer length; time counts for nothing where the budget
+    was amended since the round's first run."""
+
+
 class RoundPlace(Record):
     """Which round of an inquiry a design is, and what its tests may spend, as the ledgers stood when it was locked."""
 

@@ -51,13 +51,16 @@ EVIDENCE_CODES: tuple[str, ...] = (EVIDENCE_MISSING, EVIDENCE_CHANGED)
 MODEL_CHANGED = "model_changed"
 """The folder of the run's model held something else than when the study named it; in no class, as for evidence."""
 
+CODE_REPAIRED = "code_repaired"
+"""A run that was given up because code of its question was repaired and all arms began anew."""
+
 NOT_MEASURABLE = "not_measurable"
 """The files of a whole run do not hold what its metric is read off; in no class: the arm may have done it."""
 
 INVALID_CODES: tuple[str, ...] = (
     *EXCLUDED_CODES, *WORST_CODES, GENERATED_CODE_FAILED, *EVIDENCE_CODES, MODEL_CHANGED, NOT_MEASURABLE,
 )  # fmt: skip
-"""Every code of an INVALID run."""
+"""Every code of an INVALID run of a verdict."""
 
 ENGINE_GONE = "engine_gone"
 DISK_FULL = "disk_full"
@@ -69,6 +72,11 @@ WITHIN_REACH_OF_CODE = frozenset({
     "server_died", "server_failed", "server_silent", "server_refused", "foreign_training",
 })  # fmt: skip
 """Ends that code in a client may bring about: after one a run with generated code gets no other try to choose from."""
+CRASHES = frozenset({"client_died", "client_stopped", "client_out_of_memory", "client_timeout"})
+"""Ends by which code in a client shows that it does not work: it raised, hung, or gave what is no finite number."""
+EARLY: Final = 0.5
+"""Up to which share of a run's steps its crash may be repaired. Code that ended its run once that goes badly would
+choose among issues of a question: before half of the training it gains nothing by it (docs/slots.md)."""
 NOISE_ARM: Final = "aa"
 """The one arm of A/A runs."""
 PLUMBING_ARM: Final = "zero-lr"
@@ -243,7 +251,7 @@ def screen_metric(metric: Metric) -> Metric:
             meaning=f"share of {metric.episodes} search episodes that are solved after the last step",
         )  # fmt: skip
     key, meaning = (text.replace("hidden", "search") for text in (metric.key, metric.meaning))
-    return metric.model_copy(update={"key": key, "meaning": meaning, "split": "search"})
+    return metric.model_copy(update={"key": key, "meaning": meaning, "split": "search", "also_own": False})
 
 
 def screen_spec(study: str, design: Design, lock: str, arm: Arm, steps: int) -> RunSpec:

@@ -33,7 +33,8 @@ class ApprovalRequest(Record):
     number: int
     """The how manieth question of its study, from 1: no two of a study have the same digest."""
     stage: str
-    """`noise`, `design` (all that is locked), `screen`, `pilot`, `sized`, `look N`, `replication` or `exploration`."""
+    """`noise`, `design` (all that is locked), `screen`, `pilot`, `longer pilot`, `sized`, `look N`, `replication` or
+    `exploration`."""
     lock: str
     """Hash of the noise plan or of the design that it is a part of."""
     runs: int

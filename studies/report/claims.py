@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import unified_diff
+from itertools import pairwise
 from statistics import fmean
 from typing import Final
 
@@ -186,6 +187,24 @@ def numbers_table(state: StudyState) -> Table | None:
     return table((*columns, "Forecast", "Brier", "Inputs, sha256"), rows, (2, 3, 4, 5, 6, 7))
 
 
+def describe_length(state: StudyState) -> str:
+    """Return how long runs are and by which rule; empty where nothing was to be decided."""
+    locked, length = state.locked_design, state.length
+    if locked is None or (longer := locked.extension) is None:
+        return ""
+    before, most = int(locked.base_job["steps"]), longer.steps
+    windows = " to ".join(name.rpartition(":")[2] for name in (longer.before, longer.last))
+    rule = f"where training success rises by {number(longer.rise)} or more from steps {windows}, arms not told apart"
+    rule = f"Runs train {before} steps, and all of them {most} {rule}, on average over the first ones"
+    if length is None:
+        return f"{rule}. "
+    rose = "tell one, which are too few" if length.rise is None else f"rise by {number(length.rise)}"
+    told = f"{rule}: {length.runs} of the first {length.of} {rose}"
+    if length.steps == most:
+        return f"{told}, so that all train {most}: the first anew from their seeds, and none that is shorter counts. "
+    return f"{told}, {'and' if length.carried else 'but longer ones were not carried, so that'} runs stay as they are. "
+
+
 def describe_sizing(state: StudyState) -> str:
     """Return how the design got its size, where its lock does not say, or promises less than was asked for."""
     design, sizing = state.design, state.sizing
@@ -282,6 +301,11 @@ def code_section(state: StudyState, design: Design, id: str) -> Section | None:
             usual = design.built_in[slot].splitlines()
             changes = unified_diff(usual, source.splitlines(), "built-in", name, lineterm="")
             blocks += [Text("Against what is built in:"), Text("\n".join(changes), "source")]
+    sources = [*(issue.design.code for issue in state.abandoned), design.code]
+    for issue, (before, after) in zip(state.abandoned, pairwise(sources), strict=True):
+        crashed, mended = (source[issue.name].splitlines() for source in (before, after))
+        changes = unified_diff(crashed, mended, "crashed", "repaired", lineterm="")
+        blocks += [Text(f"The code {issue.describe()}. What was repaired:"), Text("\n".join(changes), "source")]
     return section("Generated code", *blocks, id=id)
 
 

@@ -301,7 +301,7 @@ def _design_section(state: StudyState, prefix: str) -> Block | None:
     return section(
         "The locked design",
         Text(tables.lock_proof(state)),
-        Text(claims.describe_sizing(state)),
+        Text(claims.describe_length(state) + claims.describe_sizing(state)),
         tables.design_arms(design),
         tables.design_facts(design, state.design_hash),
         section("What each hypothesis puts at stake", tables.stakes_table(design)),

@@ -12,6 +12,7 @@ from typing import Any, Final
 from studies.checks.conditions import INITIAL
 from studies.log.entries import AttemptState, PlannerNote, RunState
 from studies.log.study import StudyState
+from studies.metrics.registry import AT_OWN, metric_at_own
 from studies.records.design import KNOB, SUCCESS, Design
 from studies.records.procedure import Watchdog
 from studies.records.runs import PLUMBING_ARM
@@ -131,6 +132,8 @@ def arm_table(state: StudyState) -> Table | None:
     metric, cut, rows = design.metric, design.metric.cut_at, list[Row]()
     columns = ["Arm", "Runs", "Success before" if metric.kind else "Before", *([] if cut is None else ["Got there"])]
     columns += [f"Mean {metric_name(metric).removeprefix('mean ')}", "95 % interval", "SD between runs"]
+    own = metric_at_own(metric) if (there := values_at_own(state)) else metric
+    columns += [f"{capital(metric_name(own))} at its own value, which claims nothing"] if there else []
     collapsed = find_collapsed_runs(state)
     for arm in design.arms:
         measured = state.values(arm.name)
@@ -142,8 +145,19 @@ def arm_table(state: StudyState) -> Table | None:
         begun = number(fmean(before)) if before else NONE
         reached = [] if cut is None else [f"{sum(value < cut for value in values)} of {len(values)}"]
         numbers = format_mean(metric, values), interval, format_spread(metric, values)
-        rows.append([arm_cell(design, arm.name), count, begun, *reached, *numbers])
+        at_own = there.get(arm.name, [])
+        beside = [f"{format_mean(own, at_own)} (SD {format_spread(own, at_own)})" if at_own else NONE] if there else []
+        rows.append([arm_cell(design, arm.name), count, begun, *reached, *numbers, *beside])
     return table(columns, rows, range(1, len(columns)))
+
+
+def values_at_own(state: StudyState) -> dict[str, list[float]]:
+    """Return by arm what its runs that did not collapse came to at their own knobs; nothing where nobody looked."""
+    if state.design is None or not state.design.metric.also_own:
+        return {}
+    key, collapsed = metric_at_own(state.design.metric).key + AT_OWN, find_collapsed_runs(state)
+    arms = [(arm.name, state.values(arm.name, key).items()) for arm in state.design.arms]
+    return {name: [value for run, value in measured if run not in collapsed] for name, measured in arms}
 
 
 def merge_rounds(state: StudyState) -> StudyState:
@@ -163,7 +177,8 @@ def run_table(state: StudyState) -> Table | None:
     several, states = is_campaign(state), state.every_round
     metrics = [each.design.metric for each in states if each.design is not None]
     judged = {metric_name(metric) for metric in metrics} if any(metric.kind for metric in metrics) else set()
-    staged = several or any(run.spec.phase != "confirm" for run in state.runs.values())
+    staged = several or bool(state.abandoned)
+    staged = staged or any(run.spec.phase != "confirm" or not state.counts(run.spec) for run in state.runs.values())
     placed = len(_places(merge_rounds(state))) > 1
     split = "Search" if {run.spec.metric.split for run in state.every_run.values()} == {"search"} else "Hidden"
     columns = [*(["Round"] if several else []), "Run", "Arm", "Seed", "Outcome", "Attempts", "Time", f"{split} before"]
@@ -171,10 +186,11 @@ def run_table(state: StudyState) -> Table | None:
     columns += [*(judged if len(judged) < 2 else ["Judged by"]), *(["Image"] if placed else [])]
     rows = []
     for each in states:
-        for run in each.runs.values():
+        for run in each.all_runs.values():
             row = _run_row(each.design, run)
             row = [str(each.round), *row] if several else row
-            row += [run.spec.phase] if staged else []
+            stage = run.spec.phase if each.counts(run.spec) else "length"
+            row += [stage if run.run_id in each.runs else "abandoned"] if staged else []
             known = run.spec.arm != PLUMBING_ARM  # which is evaluated for success alone
             row += [format_measurement(run, run.spec.metric.key) if known else NONE] if judged else []
             if placed:
@@ -380,7 +396,8 @@ def _measure_facts(design: Design) -> Iterator[Fact]:
     for name in sorted({name for arm in design.arms for name in arm.overrides if name.startswith(KNOB)}):
         locked = value_of({**design.base_job, **design.arm(design.control_arm).overrides}[name])
         where = f"at {locked} in all arms" if metric.knobs is not None else "at each arm's own value, too"
-        yield name, f"trained at each arm's own value, evaluated {where}"
+        more = ", and after training at its own, which claims nothing" if metric.also_own else ""
+        yield name, f"trained at each arm's own value, evaluated {where}{more}"
     if metric.kind:
         best = in_unit(f"{metric.best:g}", metric)
         yield "From worst to best", f"{number(metric.worst, unit=metric.unit)} to {best}"

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from studies.records.alpha import ALPHA
 from studies.records.design import Design, Hypothesis
-from studies.records.procedure import InterimAnalysis, Noise, Sizing
+from studies.records.procedure import Extension, InterimAnalysis, Noise, RunLength, Sizing
 from studies.statistics import np, optimize, special
 from studies.statistics.comparison import Test, contrast_limits
 from studies.statistics.proportions import MOST_SEEDS
@@ -217,6 +217,18 @@ def plan_analyses(
         return analyses
     levels = [look.alpha for look in spend_alpha(stops, alike)]
     return tuple(look.model_copy(update={"equivalence": own}) for look, own in zip(analyses, levels, strict=True))
+
+
+def decide_steps(
+    extension: Extension, steps: int, pairs: Sequence[tuple[float, float]], of: int, carried: bool
+) -> RunLength:
+    """Return how long runs are by what those of a pilot have before their last steps and in them.
+
+    Only the mean rise of all counts, whatever their order: where arms are alike it does not say who has which runs.
+    """
+    rise = math.fsum(last - before for before, last in pairs) / len(pairs) if 2 * len(pairs) >= max(1, of) else None
+    longer = carried and rise is not None and rise >= extension.rise
+    return RunLength(steps=extension.steps if longer else steps, rise=rise, runs=len(pairs), of=of, carried=carried)
 
 
 def widest(contrasts: Sequence[tuple[float, ...]]) -> tuple[float, ...]:

@@ -19,10 +19,10 @@ from studies.log import event_log
 from studies.log.entries import RunState, VerdictContext
 from studies.log.study import StudyState
 from studies.records.design import GAIN, SUCCESS, Design
-from studies.records.procedure import Phase, Sizing
+from studies.records.procedure import Phase, RunLength, Sizing
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
-from studies.statistics.power import size_design
+from studies.statistics.power import decide_steps, size_design
 from studies.verdicts.inputs import ArmData, JudgeInput, find_claim
 from studies.verdicts.rules import invalid, judge
 
@@ -111,6 +111,20 @@ def size_study(state: StudyState, affordable: int) -> Sizing:
         return size_design(design, [arm.runs(design.metric.worst).numbers for arm in arms], affordable)
     kept = [arm.drop_collapsed().numbers for arm in arms]
     return size_design(design, kept, affordable, sum(arm.broken for arm in arms))
+
+
+def decide_length(state: StudyState, carried: bool) -> RunLength:
+    """Return how long a study's runs are by those of its pilot; `carried`: whether there is time for it once more."""
+    design, most = state.design, state.settings.get("max_runs")
+    if design is None or (extension := design.extension) is None:
+        raise ValueError(f"study {state.id} has no design whose runs may be longer")
+    arms = list(gather(state, look=1).values())
+    of = sum(len(arm.seeds) for arm in arms)
+    fits = most is None or int(most) - len(state.every_run) >= of
+    sides = [(arm.beside[extension.before], arm.beside[extension.last]) for arm in arms]
+    pairs = [(before[run], last[run]) for before, last in sides for run in before.keys() & last.keys()]
+    carried = fits and (carried or state.budget_touched)
+    return decide_steps(extension, int(design.base_job["steps"]), pairs, of, carried)
 
 
 def seeds_by_runs(state: StudyState) -> int:

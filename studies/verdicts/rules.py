@@ -21,8 +21,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import fmean
-from typing import Any, Final
+from typing import Any
 
+from studies.metrics.base import MetricKind
 from studies.records.alpha import planned_looks
 from studies.records.base import digest
 from studies.records.design import Hypothesis, Mediator
@@ -50,8 +51,6 @@ LEAST_KEPT = 3
 """Fewest trainings of an arm that did not collapse: with two, collapses bring nearly all false claims."""
 _LEAST_LEVEL = 1e-3
 """Level below which the interval of a last look is shown to nobody: of so few runs it may be wider than the metric."""
-_MOVE: Final = 0.1
-"""Of its range, the smallest move of a mediator that matters where none is named."""
 _DECISIVE = frozenset({"supported", "refuted", "equivalent"})
 
 
@@ -121,7 +120,7 @@ def _judge_mediator(case: JudgeInput, mediator: Mediator, level: float) -> Media
     if result is None:
         return told.model_copy(update={"result": "open", "why": "no run differs from its arm: there is no test"})
     (low, high), metric = result.interval(1 - level), case.design.metric.beside[mediator.metric]
-    margin = mediator.smallest_effect or _MOVE * abs(metric.best - metric.worst)
+    margin = mediator.smallest_effect or MetricKind.effect * abs(metric.best - metric.worst)
     same, moved = two_one_sided(result, margin, case.alpha_alike), "increase" if low > 0 else "decrease"
     found: Moved = "open" if low <= 0 <= high else "moved" if moved == mediator.direction else "opposite"
     return told.model_copy(update={

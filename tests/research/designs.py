@@ -6,6 +6,7 @@ from typing import Any
 
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, NoisePlan, Price, RunSpec
 from studies.records.procedure import (
+    Extension,
     InterimAnalysis,
     Noise,
     Pilot,
@@ -21,6 +22,8 @@ from studies.records.runs import EXCLUDED_CODES, WORST_CODES
 from tests.research.fakes import BASE
 
 EPISODES = 32
+SHORT, LONG = 2, 3
+RISE_OF = tuple(f"logged:critic/success/mean:mean:{step}-{step}" for step in (1, SHORT))
 CONTROL = Arm(name="group_size=8", overrides={"group_size": 8})
 TABLE = (
     Rule(name="found", when="verdict == 'supported'", then="replicate"),
@@ -74,7 +77,7 @@ def design(*treatments: int, **changes: Any) -> Design:
 def screened(**changes: Any) -> Design:
     screen = Screen(
         knobs=(ScreenField(field="group_size", values=(4, 8, 16, 32)),), sampler="grid", candidates=3, initial=1,
-        rungs=(Rung(steps=1, keep=2), Rung(steps=2, keep=1)), seed=7,
+        rungs=(Rung(steps=1, keep=1),), seed=7,
     )  # fmt: skip
     return design(**{"arms": (CONTROL,), "hypotheses": (), "screen": screen, **changes})
 
@@ -84,6 +87,19 @@ def piloted(*treatments: int, **changes: Any) -> Design:
     pilot = {"pilot": Pilot(seeds=3, most=7), "seeds": tuple(range(101, 108)), "looks": (), "noise": None}
     tests = {"test": "welch" if len(treatments) < 2 else "common"}
     return design(*treatments, **{**pilot, **tests, **changes})
+
+
+def extending(*treatments: int, rise: float = 0.05) -> Design:
+    """Return a design of 2 steps, or 3; fake trainings rise by 0.1 from each step to the next."""
+    beside = {
+        name: Metric(key=f"logged/{at}", kind="logged", of=name.partition(":")[2], meaning="-", episodes=EPISODES)
+        for at, name in enumerate(RISE_OF)
+    }
+    return piloted(
+        *(treatments or (16,)), base_job={**base_job(), "steps": SHORT},
+        metric=Metric(meaning="share of hidden episodes solved", episodes=EPISODES, beside=beside),
+        extension=Extension(steps=LONG, before=RISE_OF[0], last=RISE_OF[1], rise=rise),
+    )  # fmt: skip
 
 
 def every_stage() -> Design:

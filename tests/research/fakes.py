@@ -166,8 +166,8 @@ def read_fake_tracking(directory: Path, run_id: str) -> TrackedRun:
 
 ENDS = {"died": Exit("error", -9), "lost": Exit("lost", None), "timeout": Exit("timeout", -15)}
 Script = Callable[[AttemptSpec], str]
-"""How an attempt ends: `ok`, `failed`, `engine gone`, `died`, `lost`, `timeout`, `foreign`, `garbled`, `endless`, or
-`never`."""
+"""How an attempt ends: `ok`, `failed`, `crashed` (after one step), `crashed late`, `engine gone`, `died`, `lost`,
+`timeout`, `foreign`, `garbled`, `endless`, or `never`."""
 
 
 @dataclass
@@ -296,6 +296,8 @@ class FakeHandle:
                 return Exit("finished", 0)
             case "failed":
                 return self._failed("server_died")
+            case "crashed" | "crashed late":
+                return self._failed("client_died", step=1 if how == "crashed" else 3)
             case "engine gone":
                 return self._failed(ENGINE_GONE)
             case "garbled":
@@ -309,8 +311,8 @@ class FakeHandle:
             case _:
                 return ENDS.get(how)
 
-    def _failed(self, code: str) -> Exit:
-        outcome = {"status": "failed", "code": code, "reason": "x", "seconds": 1.0, "stages": {}}
+    def _failed(self, code: str, **more: int) -> Exit:
+        outcome = {"status": "failed", "code": code, "reason": "x", "seconds": 1.0, "stages": {}, **more}
         self._folder.outcome.write_text(json.dumps(outcome))
         return Exit("error", 1)
 

@@ -47,7 +47,7 @@ def whole() -> StudyState:
 
 def test_a_study_goes_through_every_stage(whole: StudyState) -> None:
     assert whole.status == "concluded"
-    assert counts(whole) == {"noise": 2, "screen": 5, "confirm": 8, "replicate": 4}
+    assert counts(whole) == {"noise": 2, "screen": 3, "confirm": 8, "replicate": 4}
     assert sorted(whole.candidates) == ["group_size=16", "group_size=32", "group_size=4"]
     assert whole.selection.kept == ("group_size=16",)
     assert [(v.look, v.final) for v in (*whole.interim, *whole.verdicts)] == [(1, False), (2, False), (3, True)]
@@ -62,7 +62,7 @@ def test_runs_carry_the_lock_and_settings_of_their_stage_and_what_a_screen_saw_f
     for run in whole.runs.values():
         assert run.spec.design_hash == (whole.noise_hash if run.spec.phase == "noise" else whole.design_hash)
     screening = whole.runs_in("screen")
-    assert {run.spec.job["steps"] for run in screening} == {1, 2}
+    assert {run.spec.job["steps"] for run in screening} == {1}
     found = {(run.spec.seed, run.spec.metric.split, run.spec.metric.key) for run in screening}
     assert found == {(7, "search", "search/success")}
     assert {run.spec.environment for run in whole.runs_in("replicate")} == {"arith"}
@@ -71,7 +71,7 @@ def test_runs_carry_the_lock_and_settings_of_their_stage_and_what_a_screen_saw_f
     claim = (verdict.hypothesis, verdict.look, verdict.verdict, verdict.n_control, verdict.n_treatment)
     assert claim == ("s1", 3, "supported", 4, 4)
     assert set(whole.values("group_size=16")) == {run.run_id for run in whole.runs_of("group_size=16")}
-    assert len(whole.values("group_size=16", phase="screen")) == 2
+    assert len(whole.values("group_size=16", phase="screen")) == 1
 
 
 def test_a_screen_of_which_nothing_could_be_measured_ends_without_a_claim(fast_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_no_run_begins_that_by_its_price_would_end_after_the_budget(fast_path: P
     assert state.report is not None
 
 
-@pytest.mark.parametrize("most", [1, 4, 9, 12, 17])
+@pytest.mark.parametrize("most", [1, 4, 9, 12, 15])
 def test_runs_of_every_phase_count_against_the_number_of_runs(fast_path: Path, most: int) -> None:
     state = finished(Bench(fast_path, design=every_stage(), noise=noise_plan(), max_runs=most))
     assert (len(state.runs), state.status) == (most, "stopped")

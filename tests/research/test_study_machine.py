@@ -41,7 +41,7 @@ from studies.report.content import report_content
 from studies.report.evidence import gather_rounds
 from studies.verdicts.judge import verdict_follows
 from tests.research.bench import STUDY, Bench, Cut, check_whole, examples, scratch, unapproved
-from tests.research.designs import design, every_stage, noise_plan, piloted, screened
+from tests.research.designs import design, every_stage, extending, noise_plan, piloted, screened
 from tests.research.fakes import ScriptedPlanner
 
 BUDGET_S = 4 * 3600.0
@@ -100,7 +100,7 @@ def test_a_fresh_controller_appends_the_next_event_wherever_the_last_was_killed(
 @pytest.mark.slow
 @settings(max_examples=examples(3))
 @given(
-    kind=st.sampled_from(["plain", "looks", "stages", "pilot"]),
+    kind=st.sampled_from(["plain", "looks", "stages", "pilot", "longer"]),
     endings=ENDINGS,
     parallel=st.integers(1, 3),
     most=st.one_of(st.none(), st.integers(1, 20)),
@@ -112,7 +112,7 @@ def test_whatever_fails_and_wherever_it_is_killed_a_study_ends_whole_within_its_
 ) -> None:
     designs = {
         "plain": design(16, looks=(), decision_table=()), "looks": design(16, 32), "stages": every_stage(),
-        "pilot": piloted(16, 32),
+        "pilot": piloted(16, 32), "longer": extending(16, 32),
     }  # fmt: skip
     noise = noise_plan() if kind == "stages" else None
     limits: dict[str, Any] = {"parallel": parallel, "max_runs": most, "budget_s": budget}

@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -17,7 +16,6 @@ from sandboxes.images.build import (
     DOCKERFILE,
     WORKSPACE,
     Image,
-    Note,
     client_image,
     closure,
     derive_image,
@@ -120,20 +118,6 @@ def test_a_changed_source_is_a_new_image_on_old_packages(image: Image, engine: C
         assert said(other, engine, "from swarm.word import WORD; print(WORD)") == "changed\n"
     finally:
         engine.client.images.remove(other.tag)
-
-
-def test_of_two_that_make_an_image_at_once_one_makes_it(image: Image, engine: ContainerEngine, tmp_path: Path) -> None:
-    sources, notes = {**client_sources(), "swarm/twice.py": str(tmp_path).encode()}, list[str]()
-    inspect(engine, image.base, tmp_path)
-
-    def make(note: Note) -> Image:
-        return client_image(engine, sources, PACKAGES, tmp_path, base=image.base, note=note)
-
-    with ThreadPoolExecutor(2) as pool:
-        made = list(pool.map(make, [notes.append] * 2))
-    assert made[0] == made[1] == make(never)
-    engine.client.images.remove(made[0].tag)
-    assert len(notes) == 1
 
 
 @pytest.mark.parametrize(("changes", "found"), [

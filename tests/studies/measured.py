@@ -10,7 +10,8 @@ from typing import Any
 from studies import Event
 from studies.checks.conditions import extract_conditions, mean_facts
 from studies.log.event import EventType
-from studies.metrics import Asked, Results, kind_named, kind_of, other_environment
+from studies.metrics import Asked, Results, kind_named, other_environment
+from studies.metrics.registry import values_of
 from studies.records.design import Design, Metric, RunSpec, Schedule
 from studies.records.procedure import Prediction
 from studies.records.runs import Measurement, confirm_spec
@@ -67,7 +68,7 @@ class MeasuredStudy(Synthetic):
         size = schedule.episodes if schedule is not None else HELD
         initial, final = (self._part(step, share(step), HELD) for step in (0, STEPS))
         during = [self._part(step, share(step), size) for step in looks]
-        elsewhere = other_environment(spec.metric)
+        elsewhere = other_environment(spec.metric, spec.job)
         other = None if elsewhere is None else {**self._part(STEPS, share(STEPS) / 2, HELD), "environment": elsewhere}
         snapshot = {**self._snapshot(spec, attempt, 0.3, 0.6, STEPS), "history": history}
         evaluation = {"run_id": spec.run_id, "attempt": attempt, "initial": initial, "final": final}
@@ -80,7 +81,7 @@ class MeasuredStudy(Synthetic):
             conditions=extract_conditions(history, initial, final), facts=mean_facts(final),
         )  # fmt: skip
         results = Results(initial, final, during, history, other)
-        for key, (value, n) in kind_of(spec.metric).measure(spec.metric, results).items():
+        for key, (value, n) in values_of(spec.metric, results).items():
             record = Measurement(run_id=spec.run_id, key=key, value=value, n=n, sha256=whole["sha256"])
             self.append(EventType.MEASUREMENT_RECORDED, **record.model_dump(mode="json"))
         return collected

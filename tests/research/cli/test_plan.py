@@ -93,6 +93,26 @@ def test_a_plan_that_explores_has_one_run_of_each_arm_beside_what_a_study_could_
     assert "of each evaluation" not in told
 
 
+ACTING = ("--mediator", "logged:batch/constant_groups:first10=decrease")
+
+
+@pytest.mark.usefixtures("known_noise")
+def test_mediators_that_flags_name_stand_behind_each_claim_of_the_first_question(ajet: Ajet) -> None:
+    for asked, claims in ((("--vary", "group_size=4,8,16", "--env", "guess"), 2), ((TOPIC,), 1)):
+        found = planned(ajet, *asked, *ACTING)
+        (name,) = found["design"]["metric"]["beside"]
+        moves = [[(each["metric"], each["direction"]) for each in claim["mediators"]] for claim in found["hypotheses"]]
+        assert moves == [[(name, "decrease")]] * claims
+    for asked, told in (
+        ((TOPIC, "--mediator", "logged:actor/entropy:last"), "METRIC=increase"),
+        ((TOPIC, "--mediator", "nothing=increase"), "'nothing'"), ((TOPIC, *ACTING, *ACTING), "each once"),
+        ((TOPIC, "--mediator", "success=increase"), "logged: or fact:"),
+        (("best group size on guess", *ACTING), "found a search"),
+        ((TOPIC, *ACTING, "--planner", "llm"), "names its own"),
+    ):  # fmt: skip
+        ajet("study", "plan", *asked).refused(told)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("known_noise")
 def test_a_refused_design_is_shown_with_what_it_could_see_and_ends_in_one_line(ajet: Ajet) -> None:

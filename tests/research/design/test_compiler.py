@@ -34,9 +34,9 @@ from research.proposals.actions import (
 from research.proposals.arms import lint_arms
 from research.proposals.metric_choice import RequestedMetric
 from research.text import parse_budget
-from studies.records.alpha import AlphaLedgers, Exploration
+from studies.records.alpha import AlphaLedgers, Exploration, RoundOutcome
 from studies.records.design import Budget, Design, Hypothesis, Metric
-from studies.records.procedure import Noise, Pilot
+from studies.records.procedure import Extension, Noise, Pilot
 from swarm.job import Job
 from tests.golden import assert_golden
 from tests.research.banks import bank
@@ -45,6 +45,7 @@ from tests.research.compiling import compile_design, noise_plan, refusal
 from tests.research.factories import make_claim
 
 BANK = bank(0.02)
+LATER = AlphaLedgers.begin(2).after(RoundOutcome.of(()))
 LEFT_TO_NO_RULE = (
     ProposedRule(name="futile", when="verdict == 'inconclusive' and p > 0.5", then="settle"),
     ProposedRule(name="go", when="verdict in ('inconclusive', 'invalid') and looks_left > 0", then="continue"),
@@ -326,6 +327,43 @@ def test_without_a_word_on_the_noise_the_first_runs_size_the_design(budget_s: fl
     again = compiled(1200, bank=NoiseBank(), proposal=twice)
     assert (len(again.replication.seeds), set(again.replication.seeds) & set(again.seeds)) == (20, set())
     assert compiled().pilot is None
+
+
+def test_a_design_whose_runs_may_be_longer_is_sized_by_its_pilot_and_priced_by_the_longest() -> None:
+    asked, longer = StatisticalRequirements(episodes=512, extend_to=80), {"budget_s": 2000}
+    design = compiled(**longer, requirements=asked)
+    before, last = "logged:critic/success/mean:mean:21-30", "logged:critic/success/mean:mean:31-40"
+    assert (design.base_job["steps"], design.pilot.seeds, set(design.metric.beside)) == (40, 4, {before, last})
+    assert design.extension == Extension(steps=80, before=before, last=last, rise=0.02)
+    assert (design.price.runs, design.price.seconds_per_run) == (16, 18.4 + 80)
+    assert design.price.total_s == pytest.approx(20 + 4 * (18.4 + 40) + 4 * (18.4 + 80))
+    assert Design.model_validate_json(design.model_dump_json()) == design
+    assert compiled(**longer, proposal=wish(extend_to=60), requirements=asked).extension.steps == 60, "a planner asks"
+    for declined in ({"proposal": wish(extend_to=40)}, {"ledgers": LATER, "previous": "a" * 64}, {}):
+        requirements = asked if declined else StatisticalRequirements()
+        assert compiled(**longer, **declined, requirements=requirements).extension is None
+    assert StatisticalRequirements.of(asked.settings()) == asked
+    assert "extend_to" not in StatisticalRequirements().settings()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"proposal": wish(steps=80)}, "found 80 and 80"),
+        ({"proposal": wish(steps=7)}, "found 7 and 80"),
+        ({"hypotheses": accepted(proposed("steps", 10, 20))}, "found some that differ in theirs"),
+        ({"hypotheses": (), "proposal": wish(screen=SCREEN)}, "found a search"),
+        ({"requirements": StatisticalRequirements(extend_to=80, metric=RequestedMetric("area"))}, "found area"),
+        ({"requirements": StatisticalRequirements(extend_to=80, metric=RequestedMetric("collapse"))}, "collapse"),
+        ({"budget_s": 300}, "12 runs need about 8 min 10 s"),
+    ],
+)
+def test_runs_that_cannot_be_made_longer_alike_are_refused(changes: dict[str, Any], why: str) -> None:
+    settings = {"budget_s": 5000, "requirements": StatisticalRequirements(extend_to=80), **changes}
+    with pytest.raises(DesignRefused) as refused:
+        compiled(**settings)
+    assert why in refused.value.message
+    assert "extend_to" in refused.value.model_feedback
 
 
 @pytest.mark.parametrize("effect", [0.01, 0.03, 0.05])

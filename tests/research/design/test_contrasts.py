@@ -10,16 +10,18 @@ import pytest
 from pydantic import ValidationError
 
 from research.design.comparison import StatisticalRequirements
-from research.design.compiler import accept_hypotheses, collect_code
+from research.design.compiler import DesignCompiler, accept_hypotheses, collect_code
+from research.design.noise_bank import NoiseBank
 from research.errors import DesignRefused
 from research.proposals.actions import Constant, Propose, ProposeDesign
 from research.proposals.metric_choice import RequestedMetric
-from studies.records.design import Budget, Design
+from studies.records.design import Budget, Design, Hypothesis
 from studies.records.statements import sentences
 from studies.verdicts.inputs import JudgeInput
 from studies.verdicts.rules import judge
+from swarm.environments.registry import environments
 from tests.golden import assert_golden
-from tests.research.banks import bank
+from tests.research.banks import bank, group
 from tests.research.compiling import assert_refused, compile_design
 from tests.research.fakes import PRICING
 from tests.studies.synthetic import runs_of, staked
@@ -162,6 +164,51 @@ def test_code_stands_against_the_built_in_alone_and_is_judged_by_nothing_that_it
     assert_refused(WISH, accept_hypotheses(asked(flat)), "which the code of reward makes itself", **judged)
     acting = accept_hypotheses(asked({**flat, "mediators": [{"metric": own, "direction": "increase"}]}))
     assert_refused(WISH, acting, "which the code of reward makes itself", **means(0.06))
+
+
+def acting(*names: str, **changes: Any) -> tuple[Hypothesis, ...]:
+    moves = [{"metric": name, "direction": "increase"} for name in names]
+    return accept_hypotheses(asked(entry(4, 16, variable=A, mediators=moves, **changes)))
+
+
+@pytest.fixture
+def guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(environments()["guess"]), "facts", {"guesses": (4.0, 1.0)})
+
+
+@pytest.mark.usefixtures("guesses")
+def test_a_mediator_may_be_a_fact_of_some_steps_where_the_claims_metric_is_evaluated_at_them() -> None:
+    name = "fact:guesses:mean:1-20"
+    area = means(0.06) | {"requirements": StatisticalRequirements(metric=RequestedMetric("area"))}
+    assert_refused(WISH, acting(name), "take fact:guesses", "--metric area", **means(0.06))
+    assert_refused(WISH, acting("fact:guesses:first1"), "steps that tell guesses", "10 steps that do, 4 to 40", **area)
+    assert_refused(WISH, acting("logged:actor/entropy:mean:900-999:0..1"), "that tell actor/entropy", **means(0.06))
+    draw = itertools.count(1).__next__
+    metric = compile_design("q", acting(name), WISH, draw_seed=draw, **area).metric
+    assert metric.beside[name].schedule == metric.schedule is not None
+    for other in ("fact:guesses", "fact:guesses:last"):
+        known = compile_design("q", acting(other), WISH, draw_seed=draw, **means(0.06)).metric.beside[other]
+        assert (known.key, known.schedule) == ("hidden/fact/guesses", None)
+
+
+@pytest.mark.parametrize(("ends", "smallest", "warned"), [
+    ("0..9", None, True), ("0..1", None, False), ("0..9", 0.01, False),
+])  # fmt: skip
+def test_a_range_by_which_all_that_runs_differ_by_would_count_as_none_is_told(
+    ends: str, smallest: float | None, warned: bool
+) -> None:
+    """Runs known here lie within 0.6 of each other."""
+    name = f"logged:actor/entropy:last:{ends}"
+    claims = acting(name)
+    moved = claims[0].mediators[0].model_copy(update={"smallest_effect": smallest})
+    claims = (claims[0].model_copy(update={"mediators": (moved,)}),)
+    known = [
+        each.model_copy(update={"metric": "hidden:logged/actor/entropy/last"}) for each in group(0.3, 12, name="e")
+    ]
+    settings = means(0.02)
+    compiler = DesignCompiler(**settings | {"bank": settings["bank"].merge(NoiseBank(frozenset(known)))})
+    told = list(compiler.describe_wide_ranges(compiler.compile(claims, WISH).draft, claims))
+    assert [("all 12 runs" in line, "\n" in line) for line in told] == [(True, False)] * warned
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ import pytest
 from research.controller.options import ResearchOptions
 from research.design.comparison import StatisticalRequirements
 from research.design.noise_bank import metric_key
-from research.errors import DesignRefused
+from research.errors import BadTopic, DesignRefused
 from research.planners.context import field_specs
 from research.planners.topic import parse_topic
 from research.proposals.actions import (
     Constant,
+    EvaluateApart,
     ProposeDesign,
     ProposedKnob,
     ProposedReplication,
@@ -29,6 +30,7 @@ from research.runs.collect import CollectError, collect
 from research.runs.files import AttemptFolder
 from research.runs.workers import play_arguments
 from studies.checks.confounders import lint_conditions
+from studies.metrics import other_environment
 from studies.records.design import Design, Metric
 from studies.records.runs import Conditions, confirm_spec, screen_spec, shares_untrained, zero_lr_spec
 from studies.report.tables import design_facts
@@ -38,7 +40,7 @@ from swarm.job import Job
 from tests.research.compiling import noise_plan
 from tests.research.design.test_compiler import BANK, PRICING, accepted, compiled, proposed, told, wish
 from tests.research.factories import make_order, with_run
-from tests.research.fakes import read_fake_tracking, write_results
+from tests.research.fakes import evaluation, read_fake_tracking, write_results
 from tests.studies.synthetic import runs_of, staked
 
 TURNS, HINT = "environment.max_turns", "environment.hint"
@@ -48,19 +50,21 @@ def claims(variable: str = TURNS, control: Any = 3, treatment: Any = 6) -> Any:
     return accepted(proposed(variable, control, treatment))
 
 
-def design(apart: bool = False, **changes: Any) -> Design:
+def design(apart: EvaluateApart = False, **changes: Any) -> Design:
     proposal = wish(evaluate_apart=apart, **changes)
     return compiled(hypotheses=claims(), proposal=proposal)
 
 
-@pytest.mark.parametrize(("apart", "played"), [(False, (3, 3)), (True, (3, 6))])
-def test_arms_train_at_their_own_value_and_are_evaluated_at_the_control_s_or_their_own(
-    apart: bool, played: tuple[int, int]
+@pytest.mark.parametrize(("apart", "played"), [(False, (3, 3)), (True, (3, 6)), ("both", (3, 3))])
+def test_arms_train_at_their_own_value_and_are_evaluated_at_the_control_s_or_their_own_or_both(
+    apart: EvaluateApart, played: tuple[int, int]
 ) -> None:
     found = design(apart)
     runs = [confirm_spec("s", found, "d", arm, found.seeds[0]) for arm in found.arms]
     assert [(run.job[TURNS], run.metric.evaluated(run.job)[TURNS]) for run in runs] == [(3, played[0]), (6, played[1])]
-    assert ("each arm at its own" in found.metric.meaning) == apart
+    assert ("each arm at its own" in found.metric.meaning) == (apart is True)
+    elsewhere = [other_environment(run.metric, run.job) for run in runs]
+    assert elsewhere == [None, "guess" if apart == "both" else None]
     for run, turns in zip(runs, played, strict=True):
         order = with_run(make_order(), job=run.job, metric=run.metric)
         given = {
@@ -69,7 +73,8 @@ def test_arms_train_at_their_own_value_and_are_evaluated_at_the_control_s_or_the
             if (words := play_arguments(order, role, server="http://x", out="o"))  # type: ignore[arg-type]
         }
         own, seen = {"max_turns": run.job[TURNS]}, {"max_turns": turns}
-        assert given == {"client": own, "evaluator-initial": seen, "evaluator-final": seen, "evaluator-other": {}}
+        other = own if apart == "both" else {}
+        assert given == {"client": own, "evaluator-initial": seen, "evaluator-final": seen, "evaluator-other": other}
     plan = noise_plan(claims(), wish(evaluate_apart=apart), draw_seed=iter(range(99)).__next__, price=PRICING,
                       budget=found.budget, bank=replace(BANK, checked=frozenset()))  # fmt: skip
     assert plan is not None
@@ -77,7 +82,7 @@ def test_arms_train_at_their_own_value_and_are_evaluated_at_the_control_s_or_the
         run.model_copy(update={"metric": run.metric.model_copy(update={"task_seed": 1})})
         for run in (zero_lr_spec("s", plan, "n", 1), *runs)
     )
-    assert [shares_untrained(run, still) for run in rest] == [True, not apart]
+    assert [shares_untrained(run, still) for run in rest] == [True, apart is not True]
 
 
 @pytest.mark.parametrize("turns", [None, 3])
@@ -94,14 +99,31 @@ def test_an_evaluation_that_was_played_at_other_knobs_is_not_the_run_s(turns: in
         collect(folder, order, tmp_path / "study", read_fake_tracking)
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_a_verdict_and_the_report_say_where_the_task_itself_differs(apart: bool) -> None:
+@pytest.mark.parametrize("turns", [6, 3])
+def test_a_policy_that_is_evaluated_at_its_own_knobs_too_has_both_numbers(turns: int, tmp_path: Path) -> None:
+    order = make_order(**{TURNS: 6})  # type: ignore[arg-type]
+    order = with_run(order, metric=order.spec.metric.model_copy(update={"knobs": {}, "also_own": True}))
+    write_results(folder := AttemptFolder(tmp_path / "attempt"), order, 0.5)
+    own = evaluation(order.spec, order.spec.job["steps"], 0.25) | {"knobs": {"max_turns": turns}}
+    folder.evaluation("other").write_text(json.dumps(own))
+    if turns == 6:
+        found = collect(folder, order, tmp_path / "study", read_fake_tracking).measurements
+        values = {each.key: each.value for each in found}
+        assert (values["hidden/success"], values["hidden/success/at_own_value"]) == (0.5, 0.25)
+        return
+    with pytest.raises(CollectError, match=r"expected an evaluation of .*'max_turns': 6"):
+        collect(folder, order, tmp_path / "study", read_fake_tracking)
+
+
+@pytest.mark.parametrize("apart", [False, True, "both"])
+def test_a_verdict_and_the_report_say_where_the_task_itself_differs(apart: EvaluateApart) -> None:
     found = design(apart)
     arms = {arm.name: runs_of([0.2, 0.21, 0.22], arm.name) for arm in found.arms}
     verdict = judge(JudgeInput(staked(found), "h1", arms, look=1))
-    assert ("task itself differs" in verdict.reason) == apart
-    where = "at 3 in all arms" if not apart else "at each arm's own value, too"
+    assert ("task itself differs" in verdict.reason) == (apart is True)
+    where = "at each arm's own value, too" if apart is True else "at 3 in all arms"
     assert where in str(design_facts(found, None))
+    assert ("claims nothing" in str(design_facts(found, None))) == (apart == "both")
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -164,12 +186,16 @@ def test_a_topic_may_be_about_turns(topic: str, vary: tuple[int, ...]) -> None:
     assert (dict(parsed.vary), parsed.left) == ({TURNS: vary}, ())
 
 
-def test_flags_name_a_knob_and_where_it_is_evaluated() -> None:
-    wanted = RequestedComparison.parse([f"{TURNS}=3,6"], ["environment.hint=side"], evaluate_apart=True)
+@pytest.mark.parametrize(("evaluate", "held"), [("apart", True), ("both", "both")])
+def test_flags_name_a_knob_and_where_it_is_evaluated(evaluate: str, held: EvaluateApart) -> None:
+    wanted = RequestedComparison.parse([f"{TURNS}=3,6"], ["environment.hint=side"], evaluate=evaluate)
     assert RequestedComparison.of(wanted.settings()) == wanted
-    assert wanted.text() == f"--vary {TURNS}=3,6 --set environment.hint=side --evaluate-apart"
+    assert wanted.text() == f"--vary {TURNS}=3,6 --set environment.hint=side --evaluate {evaluate}"
+    assert wanted.settings()["wanted"]["evaluate_apart"] == held
     assert "evaluate_apart" not in str(RequestedComparison.parse([f"{TURNS}=3,6"], []).settings())
-    assert "--evaluate-apart" in " ".join(ResearchOptions(topic="t", evaluate_apart=True).command())
+    assert f"--evaluate {evaluate}" in " ".join(ResearchOptions(topic="t", evaluate=evaluate).command())
+    with pytest.raises(BadTopic, match="expected control, apart, both"):
+        RequestedComparison.parse([f"{TURNS}=3,6"], [], evaluate="own")
 
 
 @pytest.mark.parametrize(("name", "value"), [(TURNS, -1), (TURNS, True), (HINT, "none"), ("environment.x", 1)])

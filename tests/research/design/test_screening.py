@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from research.design.comparison import BOUND
 from research.design.samplers import MOST_LISTED, Surface
-from research.design.screening import ScreenProgress, Trial
+from research.design.screening import ScreenProgress
 from research.errors import NotReady
 from studies.records.base import JsonValue
 from studies.records.design import Arm
 from studies.records.procedure import Rung, Screen, ScreenField
 
-Truth = Callable[[Mapping[str, JsonValue], int], float | None]  # the score of a candidate's job fields at a rung
+Truth = Callable[[Mapping[str, JsonValue]], float | None]  # the score of a candidate's job fields
 LADDERS = (
     ScreenField(field="a", values=(1, 2, 4, 8)),
     ScreenField(field="b", values=(0.1, 0.2, 0.4)),
@@ -30,13 +30,10 @@ LADDERS = (
 CONTROL: dict[str, JsonValue] = {"a": 1, "b": 0.1, "c": False}
 
 
-def a_screen(sampler: str = "surface", candidates: int = 12, keeps: tuple[int, ...] = (2,), seed: int = 1) -> Screen:
-    rungs = tuple(Rung(steps=10 * (at + 1), keep=keep) for at, keep in enumerate(keeps))
+def a_screen(sampler: str = "surface", candidates: int = 12, keep: int = 2, **changes: Any) -> Screen:
+    values = {"knobs": LADDERS, "initial": 4, "rungs": (Rung(steps=10, keep=keep),), "seed": 1, "sampler": sampler}
     bound = BOUND if sampler == "surface" else None
-    return Screen.model_validate(
-        {"knobs": LADDERS, "sampler": sampler, "bound": bound, "candidates": candidates, "initial": 4, "rungs": rungs,
-         "seed": seed}
-    )  # fmt: skip
+    return Screen.model_validate({**values, "bound": bound, "candidates": candidates, **changes})
 
 
 def begun(screen: Screen, **changes: Any) -> ScreenProgress:
@@ -56,19 +53,16 @@ def drive(screen: Screen, truth: Truth, *, at_once: int = 1, **changes: Any) -> 
     while True:
         before = len(progress.asked)
         progress = ask_all(progress, before + at_once)
-        trials = progress.due_trials()
-        if len(progress.asked) == before and not trials:
+        if len(progress.asked) == before:
             return progress
-        places = {arm.name: arm.overrides for arm in progress.asked}
-        scores = {trial: truth(places[trial.candidate], trial.rung) for trial in trials}
-        progress = replace(progress, scores={**progress.scores, **scores})
+        progress = replace(progress, scores={arm.name: truth(arm.overrides) for arm in progress.asked})
 
 
 SAMPLERS = ("grid", "surface")
 ALL_BUT_THE_CONTROL = 4 * 3 * 2 - 1
 
 
-def bowl(values: Mapping[str, JsonValue], rung: int = 0) -> float:
+def bowl(values: Mapping[str, JsonValue]) -> float:
     return 0.1 * values["c"] - 0.1 * (math.log2(values["a"]) - 2) ** 2 - 0.1 * (math.log2(values["b"] / 0.2)) ** 2
 
 
@@ -76,7 +70,7 @@ def bowl(values: Mapping[str, JsonValue], rung: int = 0) -> float:
 @pytest.mark.parametrize("count", [0, 3, 7])
 def test_whoever_is_killed_before_writing_an_ask_down_asks_the_same_again(sampler: str, count: int) -> None:
     whole = drive(a_screen(sampler), bowl)
-    scores = {(arm.name, 0): whole.scores[arm.name, 0] for arm in whole.asked[:count]}
+    scores = {arm.name: whole.scores[arm.name] for arm in whole.asked[:count]}
     once = replace(whole, asked=whole.asked[:count], scores=scores).next_candidate()
     again = replace(whole, asked=whole.asked[:count], scores=dict(reversed(scores.items()))).next_candidate()
     assert once == again
@@ -85,7 +79,7 @@ def test_whoever_is_killed_before_writing_an_ask_down_asks_the_same_again(sample
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_no_combination_is_asked_twice_and_the_control_never(sampler: str) -> None:
-    driven = drive(a_screen(sampler, candidates=100, keeps=(2,)), bowl)
+    driven = drive(a_screen(sampler, candidates=100), bowl)
     places = [tuple(arm.overrides.values()) for arm in driven.asked]
     assert len(set(places)) == len(places) == ALL_BUT_THE_CONTROL
     assert tuple(CONTROL.values()) not in places
@@ -100,64 +94,41 @@ def test_a_combination_that_is_no_job_is_not_asked() -> None:
 
 def test_a_space_too_large_to_list_is_still_searched() -> None:
     knobs = tuple(ScreenField(field=name, values=tuple(range(8))) for name in "abcdef")
-    control = dict.fromkeys("abcdef", 0)
-    screen = Screen(knobs=knobs, sampler="surface", candidates=12, initial=6, rungs=(Rung(steps=1, keep=1),), seed=0,
-                    bound=BOUND)  # fmt: skip
+    screen = a_screen(knobs=knobs, initial=6, seed=0)
     assert math.prod(len(knob.values) for knob in knobs) > MOST_LISTED
-    driven = drive(screen, lambda values, _: float(sum(values.values())), control=control)
+    driven = drive(screen, lambda values: float(sum(values.values())), control=dict.fromkeys("abcdef", 0))
     assert len(driven.asked) == 12
-    assert driven.scores[driven.asked[-1].name, 0] > 30  # type: ignore[operator]
+    assert driven.scores[driven.asked[-1].name] > 30  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(("sampler", "bound"), [("random", None), ("tpe", None), ("surface", None)])
-def test_a_screen_that_an_older_version_locked_is_not_asked_on(sampler: str, bound: float | None) -> None:
-    screen = a_screen().model_copy(update={"sampler": sampler, "bound": bound})
+TWO_RUNGS = {"rungs": (Rung(steps=10, keep=4), Rung(steps=20, keep=2))}
+
+
+@pytest.mark.parametrize("changes", [{"sampler": "random"}, {"sampler": "tpe"}, {"bound": None}, TWO_RUNGS])
+def test_a_screen_that_an_older_version_locked_is_not_gone_on_with(changes: dict[str, Any]) -> None:
     with pytest.raises(NotReady):
-        begun(screen).next_candidate()
+        begun(a_screen(**changes))
 
 
 def test_lower_is_better_where_the_metric_says_so() -> None:
-    driven = drive(
-        a_screen("surface", candidates=14, keeps=(1,)), lambda values, _: -bowl(values), higher_is_better=False
-    )
+    driven = drive(a_screen(candidates=14, keep=1), lambda values: -bowl(values), higher_is_better=False)
     assert driven.select().kept == ("a=4+b=0.2+c=true",)
 
 
-def rising(values: Mapping[str, JsonValue], rung: int = 0) -> float:
+def rising(values: Mapping[str, JsonValue]) -> float:
     return float(values["a"]) + float(values["b"]) + 0.5 * values["c"]
 
 
-@st.composite
-def halvings(draw: st.DrawFn) -> tuple[int, tuple[int, ...]]:
-    candidates = draw(st.integers(1, 20))
-    keeps = sorted(draw(st.lists(st.integers(1, candidates), min_size=1, max_size=3)), reverse=True)
-    return candidates, tuple(keeps)
-
-
-@given(halvings(), st.sampled_from(SAMPLERS), st.integers(1, 3))
-def test_a_rung_runs_whom_the_one_before_kept(shape: tuple[int, tuple[int, ...]], sampler: str, at_once: int) -> None:
-    candidates, keeps = shape
-    screen = a_screen(sampler, candidates, keeps)
-    driven = drive(screen, rising, at_once=at_once)
-    entering = [candidates, *keeps]
-    at = [rung for _, rung in driven.scores]
-    assert [at.count(rung) for rung in range(len(keeps))] == entering[:-1]
-    assert len(driven.select().kept) == keeps[-1]
-
-
-def test_a_rung_waits_for_the_last_run_of_the_rung_before() -> None:
-    asked = tuple(Arm(name=f"x{a}", overrides={"a": a, "b": 0.2, "c": True}) for a in (1, 2, 4))
-    scores = {("x1", 0): 0.1, ("x2", 0): 0.3}
-    progress = begun(a_screen("grid", 3, (2, 1)), asked=asked, scores=scores)
-    assert progress.due_trials() == (Trial("x4", 0),)
-    assert replace(progress, scores={**scores, ("x4", 0): 0.2}).due_trials() == (Trial("x2", 1), Trial("x4", 1))
-    few = replace(progress, asked=asked[:1], scores={("x1", 0): 0.5})
-    assert few.due_trials() == ()  # before all candidates were asked
+@given(st.integers(1, 20), st.data(), st.sampled_from(SAMPLERS), st.integers(1, 3))
+def test_as_many_as_are_confirmed_are_kept(candidates: int, data: st.DataObject, sampler: str, at_once: int) -> None:
+    keep = data.draw(st.integers(1, candidates))
+    driven = drive(a_screen(sampler, candidates, keep), rising, at_once=at_once)
+    assert (len(driven.scores), len(driven.select().kept)) == (candidates, keep)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_failed_run_counts_as_the_worst_and_never_goes_on(sampler: str) -> None:
-    driven = drive(a_screen(sampler, 8, (4, 2)), lambda values, _: None if values["c"] else rising(values))
+    driven = drive(a_screen(sampler, 8, 4), lambda values: None if values["c"] else rising(values))
     selection = driven.select()
     assert not any(arm.overrides["c"] for arm in driven.asked if arm.name in selection.kept)
     assert min(selection.scores.values()) >= min(score for score in driven.scores.values() if score is not None)
@@ -165,8 +136,8 @@ def test_a_failed_run_counts_as_the_worst_and_never_goes_on(sampler: str) -> Non
 
 def test_a_screen_of_failures_alone_selects_nobody() -> None:
     asked = (Arm(name="x", overrides={"a": 2, "b": 0.2, "c": True}),)
-    with pytest.raises(ValueError, match="last rung"):
-        begun(a_screen("surface", 1, (1,)), asked=asked, scores={("x", 0): None}).select()
+    with pytest.raises(ValueError, match="was measured"):
+        begun(a_screen("surface", 1, 1), asked=asked, scores={"x": None}).select()
 
 
 KNOBS = tuple(ScreenField(field=name, values=tuple(range(size))) for name, size in zip("abc", (5, 4, 2), strict=True))
@@ -180,8 +151,8 @@ def truth(top: tuple[int, int], switch: float, point: tuple[int, ...]) -> float:
 def lost(top: tuple[int, int], switch: float, seed: int) -> float:
     random = np.random.default_rng(seed)
     seen = [GRID[at] for at in random.permutation(len(GRID))[:20]]
-    surface = Surface(KNOBS, seen, [0] * 20, [truth(top, switch, point) for point in seen])
-    found = GRID[int(np.argmax(surface.predict(GRID, 0)[0]))]
+    surface = Surface(KNOBS, seen, [truth(top, switch, point) for point in seen])
+    found = GRID[int(np.argmax(surface.predict(GRID)[0]))]
     return truth(top, switch, (*top, int(switch > 0))) - truth(top, switch, found)
 
 
@@ -197,6 +168,6 @@ def test_the_metrics_scale_and_a_cliff_in_it_change_nothing(seed: int) -> None:
     seen = [GRID[at] for at in random.permutation(len(GRID))[:16]]
     scores = random.normal(size=16)
     cliff = np.where(scores < 0, 100 * scores, scores)
-    plain, steep = (Surface(KNOBS, seen, [0] * 16, told.tolist()).predict(GRID, 0) for told in (scores, cliff))
+    plain, steep = (Surface(KNOBS, seen, told.tolist()).predict(GRID) for told in (scores, cliff))
     for one, other in zip(plain, steep, strict=True):  # mean and standard deviation
         assert one == pytest.approx(other)

@@ -220,7 +220,7 @@ def test_a_maker_that_is_always_killed_is_given_up_with_the_reason_of_each_try(m
     ("script", "said"),
     [
         ("echo 'cannot write there'; exit 2", "code 2, .*: cannot write there"),
-        ("echo half; kill -TERM $$", "signal 15, .*: half"), ("kill -INT $$", "signal 2, .*: nothing"),
+        ("echo half; kill -TERM $$", "signal 15 .*: half"), ("kill -INT $$", "signal 2 .*: nothing"),
     ],
 )  # fmt: skip
 def test_a_maker_that_gives_up_is_not_started_again(maker: Maker, tmp_path: Path, script: str, said: str) -> None:

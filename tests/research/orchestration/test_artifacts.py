@@ -166,21 +166,12 @@ def test_the_picture_of_two_hundred_long_runs_is_small() -> None:
     assert len(picture) < 300_000
 
 
-def test_the_curves_of_rounds_that_are_over_stay_and_are_drawn_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_curves_of_all_rounds_are_drawn_the_newest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study, drawn = InRounds(tmp_path / "rounds"), list[str]()
-    state, curves = study.two_rounds(), LearningCurves(study.folder)
-    monkeypatch.setattr("research.orchestration.artifacts.data_uri", lambda data, kind: f"picture {len(data)}")
+    state = study.two_rounds()
     monkeypatch.setattr(
         "studies.report.plots.curves_picture", lambda data: drawn.append(" ".join(arm.arm for arm in data.arms)) or b""
     )
-    text = curves.markdown(state)
+    text = LearningCurves(study.folder).markdown(state)
     assert text.index("## Round 2") < text.index("## Round 1")
     assert drawn == ["group_size=16 group_size=32", "group_size=4 group_size=16"]
-    study.begin_next()
-    later = curves.markdown(study.state())
-    assert later.startswith("## Round 3")
-    assert drawn[2:] == ["group_size=16 group_size=32"]  # the second round is over now, and drawn for the last time
-    curves.markdown(study.state())
-    assert len(drawn) == 3

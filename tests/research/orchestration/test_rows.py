@@ -19,8 +19,7 @@ from research.orchestration.task_rows import (
     TrainingLine,
     attempt_key,
     build_rows,
-    cancel_row,
-    end_row,
+    close_row,
     tracking_lines,
     training_lines,
 )
@@ -117,9 +116,9 @@ def test_nothing_stays_open_when_a_controller_ends() -> None:
     later = "2031-03-04T09:31:00+00:00"
     for kind in ("PENDING", "SCHEDULED", "RUNNING"):
         row = TaskRow("r", "r", (), (RowState(kind, "Any", at),))
-        assert end_row(row, later).states[-1].kind == cancel_row(row, later).states[-1].kind == "CANCELLED"
+        assert close_row(row, later, "Cancelled", "it ended").states[-1].kind == "CANCELLED"
     ended = TaskRow("r", "r", (), (RowState("FAILED", "Failed", at, "nan"),))
-    assert end_row(ended, later) == ended
+    assert close_row(ended, later, "Cancelled", "it ended") == ended
 
 
 STEPS = st.lists(st.sampled_from(["lost", "failed", "timeout", "stopped", "finished"]), max_size=6)

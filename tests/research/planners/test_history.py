@@ -88,6 +88,9 @@ def test_what_was_evaluated_apart_is_asked_again_so_and_confirms_no_value_as_a_s
         known = replace(told, rounds=(replace(one, design=plan, claims=(replace(one.claims[0], claim=own),)),))
         assert build_replication(Replicate(claim="h1"), known, compiler)[1].evaluate_apart == apart
         assert known.list_confirmed(own.variable) == confirmed
+    plan = plan.model_copy(update={"metric": plan.metric.model_copy(update={"knobs": held, "also_own": True})})
+    known = replace(told, rounds=(replace(one, design=plan),))
+    assert build_replication(Replicate(claim="h1"), known, compiler)[1].evaluate_apart == "both"
 
 
 def test_the_facts_are_bounded_whatever_was_said() -> None:

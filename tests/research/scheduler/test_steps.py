@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from research.controller.progress import progress_lines
 from research.scheduler.required_runs import find_failure
-from research.scheduler.steps import BUDGET_CODE, END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
+from research.scheduler.steps import NO_MORE_CANDIDATES, SHRINK_RULE
 from studies import EventType, StudyState
 from studies.log.entries import AttemptState, AttemptStatus, RunState
 from studies.records.design import Design, Metric, RunSpec
@@ -69,12 +69,10 @@ def test_a_run_falls_by_an_alarm_that_leaves_nothing_to_measure_and_by_no_stop(e
     assert find_failure(ended, 1) == failure
 
 
-def wide(*rungs: Rung) -> Design:
+def wide() -> Design:
     knobs = (ScreenField(field="group_size", values=(4, 8, 16, 32)), ScreenField(field="epochs", values=(1, 2, 3, 4)))
-    screen = Screen(
-        knobs=knobs, sampler="grid", candidates=12, initial=1, rungs=rungs or (Rung(steps=3, keep=1),), seed=7
-    )
-    return screened(screen=screen)
+    rungs = (Rung(steps=3, keep=1),)
+    return screened(screen=Screen(knobs=knobs, sampler="grid", candidates=12, initial=1, rungs=rungs, seed=7))
 
 
 def slow(path: Path, chosen: Design, *, budget_s: float = 400, seconds: float = 60, most: int | None = None) -> Bench:
@@ -130,26 +128,6 @@ def test_the_confirmation_is_kept_wherever_a_controller_is_killed(fast_path: Pat
         assert [(v.n_control, v.n_treatment) for v in state.verdicts] == [(4, 4)]
         assert len(state.candidates) < 12
         assert len(set(shrunk(state))) == len(shrunk(state))  # what is given up is said once
-
-
-def test_a_rung_that_there_is_no_time_for_is_left_out_and_the_one_before_decides(fast_path: Path) -> None:
-    """The second rung has three times the steps, and its runs turn out to take thirty times as long."""
-    chosen = wide(Rung(steps=1, keep=4), Rung(steps=3, keep=1))
-    bench = Bench(fast_path, design=chosen, budget_s=620)
-    bench.slow(10, tick_s=5)
-    loop = bench.loop()
-    state = loop.tick().state
-    while len({run.spec.job["steps"] for run in state.runs_in("screen")}) < 2:
-        bench.clock.advance(5)
-        state = loop.tick().state
-        if sum(run.status == "collected" for run in state.runs_in("screen")) >= 9:
-            bench.slow(120, tick_s=10)
-    state = bench.drive(loop).state
-    assert END_SCREEN in shrunk(state)
-    assert "after 1 steps" in state.selection.reason
-    assert {run.invalid[0] for run in state.runs_in("screen") if run.invalid} == {BUDGET_CODE}
-    assert state.verdicts
-    assert not any(run.active for run in state.runs.values())
 
 
 def test_a_replication_that_is_not_affordable_is_not_begun_and_made_with_more_budget(fast_path: Path) -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from sandboxes.gateway import egress
 from sandboxes.gateway.egress import Address, Destination, why_not_public
 from sandboxes.gateway.gateway import PORTS, Gateway
-from sandboxes.gateway.reverse_proxy import Upstream
+from sandboxes.gateway.reverse_proxy import CONNECT_TIMEOUT_S, IDLE_TIMEOUT_S, Upstream
 from sandboxes.spec import SandboxError
 from tests.sandboxes.proxies import (
     DEADLINE_S,
@@ -249,7 +249,7 @@ async def test_the_checked_address_is_connected_to_and_no_name_is_resolved_twice
 async def test_a_destination_that_cannot_be_reached_is_told_apart(tmp_path: Path, clock: LoopClock) -> None:
     async def names(name: str, port: int) -> Sequence[Address]:
         if name == "silent.example.com":
-            await clock.forward(egress.CONNECT_TIMEOUT_S + 1)
+            await clock.forward(CONNECT_TIMEOUT_S + 1)
             await asyncio.Event().wait()
         raise socket.gaierror("Name or service not known")
 
@@ -304,7 +304,7 @@ async def test_names_that_do_not_resolve_use_only_own_threads(tmp_path: Path, mo
 
 async def test_a_tunnel_through_which_nothing_goes_is_cut(tmp_path: Path, clock: LoopClock) -> None:
     async with speaking(echo) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out, out.tunnel(port) as agent:
-        await clock.forward(egress.IDLE_TIMEOUT_S + 1)
+        await clock.forward(IDLE_TIMEOUT_S + 1)
         with contextlib.suppress(ConnectionResetError):
             assert await agent.rest() == b""
         await eventually(lambda: [line["reason"] for line in out.log] == ["idle"])

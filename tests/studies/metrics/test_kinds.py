@@ -183,6 +183,27 @@ def test_a_fact_is_one_that_the_environment_declares_and_says_of_every_play() ->
         value_of(metric, whole)
 
 
+@pytest.mark.parametrize(
+    ("reduction", "value"), [("first2", 8.0), ("mean:2-3", 5.0), ("max", 9.0), ("slope", -8.4), ("first9", 5.0)]
+)
+def test_a_fact_is_reduced_over_the_policies_that_are_evaluated_after_these_steps(reduction: str, value: float) -> None:
+    """The untrained policy is none of them."""
+    asked = replace(ASKED, of=f"calls:{reduction}", facts={"calls": (10.0, 0.0)})
+    metric = kind_named("fact").define(asked)
+    first, *during, last = (part(step, 4, calls=calls) for step, calls in enumerate((99.0, 9.0, 7.0, 3.0, 1.0)))
+    assert value_of(metric, Results(first, last, during)) == pytest.approx(value)
+    ends = (10.0, -10.0) if reduction == "slope" else (10.0, 0.0)
+    assert (metric.worst, metric.best, metric.unit, metric.schedule is not None) == (*ends, "calls", True)
+    plain = kind_named("fact").define(replace(asked, of="calls:last"))
+    assert plain == kind_named("fact").define(replace(asked, of="calls"))
+
+
+@pytest.mark.parametrize("of", ["calls:median", "calls:first3:0..99", "other:first3", "calls:mean:9-3", ":last"])
+def test_a_fact_has_its_environments_range_and_no_reduction_that_there_is_not(of: str) -> None:
+    with pytest.raises(Refused, match=r"^expected (fact:|a fact)"):
+        kind_named("fact").define(replace(ASKED, of=of, facts={"calls": (10.0, 0.0)}))
+
+
 def test_a_schedule_is_the_same_by_episodes_whatever_an_arms_batch_and_of_too_few_evaluations_is_refused() -> None:
     schedule = Schedule(every=100, episodes=32)
     assert schedule.steps({"episodes_per_step": 50, "steps": 8}) == (2, 4, 6)
@@ -208,8 +229,8 @@ def test_a_solved_task_costs_the_tokens_of_all_plays_up_to_the_cut(solved: int, 
 def test_success_elsewhere_is_of_another_environment_and_needs_its_name_and_its_evaluation() -> None:
     kind = kind_named("transfer")
     metric = kind.define(replace(ASKED, of="words"))
-    assert other_environment(metric) == "words"
-    assert other_environment(Metric(meaning="m", episodes=4)) is None
+    assert other_environment(metric, {}) == "words"
+    assert other_environment(Metric(meaning="m", episodes=4), {}) is None
     whole = replace(run(2, 10), other=part(1, 5))
     assert kind.measure(metric, whole)["hidden/success_on_words"] == Value(0.25, 20)
     assert kind.measure(metric, whole)[SUCCESS].value == 0.5

@@ -67,7 +67,7 @@ def found(metric: Metric, folder: Path, change: Callable[[Any], object], steps: 
     }
     run = replace(RunState(spec.run_id, spec), collected=collected, measurements=measured)
     findings = Findings()
-    check_files(cast(StudyState, SimpleNamespace(runs={run.run_id: run}, locked_design=None)), folder, findings)
+    check_files(cast(StudyState, SimpleNamespace(all_runs={run.run_id: run}, locked_design=None)), folder, findings)
     return "\n".join(map(str, findings.drifts))
 
 

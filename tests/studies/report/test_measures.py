@@ -4,6 +4,7 @@ import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -17,12 +18,12 @@ from studies.report.claims import code_section, collapse_table, find_escapes
 from studies.report.evidence import REWARDS, SUCCESS, Evidence, gather
 from studies.report.figure_data import curves, shifts
 from studies.report.summary import headline
-from studies.report.tables import arm_table
+from studies.report.tables import arm_table, values_at_own
 from studies.report.validity import facts_table, others_table, remarks
 from tests.golden import assert_golden
 from tests.studies.measured import MeasuredStudy, measured_design, metric
 from tests.studies.report.pages import Page, pages, said, said_of, section
-from tests.studies.synthetic import SOURCE, Synthetic, coded_design, hypothesis
+from tests.studies.synthetic import SOURCE, Synthetic, coded_design, design, hypothesis
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 KINDS = ("episodes", "seconds", "area", "reward", "collapse", "success", "gain")
@@ -159,6 +160,28 @@ def test_what_plays_cost_or_say_and_what_is_solved_elsewhere_are_judged_told_and
     assert made.drifts() == ()
     assert "got there." not in page(made)
     assert "measured over simulated" in page(made)
+
+
+@pytest.mark.parametrize(("kind", "of", "own"), [("fact", "turns", "Hidden turns"), ("area", "", "Hidden success")])
+def test_what_policies_come_to_at_their_own_knobs_stands_beside_is_verified_and_claims_nothing(
+    tmp_path: Path, kind: str, of: str, own: str
+) -> None:
+    turns = "environment.max_turns"
+    chosen = metric(kind, of=of).model_copy(update={"knobs": {turns: 3}, "also_own": True})
+    arms = tuple(Arm(name=f"max_turns={cap}", overrides={turns: cap}) for cap in (3, 6))
+    claim = hypothesis(variable=turns, control=3, treatment=6)
+    made = Telling(tmp_path)
+    made.whole(design((claim,), arms=arms, metric=chosen, test="welch", shared_seeds=True, collapse=CollapseRule()))
+    assert f"{own} at its own value, which claims nothing" in page(made)
+    there = values_at_own(made.state())
+    assert [len(values) for values in there.values()] == [5, 5]
+    alike = [
+        fmean(values) == pytest.approx(fmean(made.state().values(arm, chosen.key).values()))
+        for arm, values in there.items()
+    ]
+    assert alike == [kind == "fact", False]
+    made.report()
+    assert made.drifts() == ()
 
 
 def test_plays_of_which_a_number_was_not_said_are_no_part_of_its_mean(tmp_path: Path) -> None:

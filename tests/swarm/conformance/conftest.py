@@ -9,14 +9,9 @@ from typing import Any
 import pytest
 
 _QUIET = {
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "HF_HUB_OFFLINE": "1",
-    "LANGCHAIN_TRACING_V2": "false",
-    "LANGSMITH_TRACING": "false",
-    "OPENAI_AGENTS_DISABLE_TRACING": "1",
-    "OTEL_SDK_DISABLED": "true",
-}
+    "DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1", "LANGCHAIN_TRACING_V2": "false",
+    "LANGSMITH_TRACING": "false", "OPENAI_AGENTS_DISABLE_TRACING": "1", "OTEL_SDK_DISABLED": "true",
+}  # fmt: skip
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 

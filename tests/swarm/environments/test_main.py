@@ -99,14 +99,13 @@ def code_file(folder: Path, text: str) -> str:
 QUESTIONS = [{"id": f"q{n}", "data": {"question": f"{n}?"}} for n in range(3)]
 
 
-async def test_evaluate_writes_what_every_hidden_episode_was_worth(tmp_path: Path) -> None:
+async def test_evaluate_writes_what_every_hidden_episode_was_worth(served: Served, tmp_path: Path) -> None:
     out = tmp_path / "out" / "hidden.json"
     out.parent.mkdir()
     hidden = {task.id for task in get_environment("guess").tasks("hidden")}
-    async with serving(tmp_path) as served:
-        asked = ("evaluate", "--environment", "guess", "--out", str(out), "--episodes", "250", "--transcripts", "2")
-        code, _, err = await run(served, *asked)
-        status = await served.status()
+    asked = ("evaluate", "--environment", "guess", "--out", str(out), "--episodes", "250", "--transcripts", "2")
+    code, _, err = await run(served, *asked)
+    status = await served.status()
     assert (code, err) == (0, "")
     found = json.loads(out.read_text())
     assert (found["environment"], found["split"], found["policy_version"]) == ("guess", "hidden", 0)
@@ -119,11 +118,10 @@ async def test_evaluate_writes_what_every_hidden_episode_was_worth(tmp_path: Pat
     assert os.listdir(tmp_path / "out") == [out.name]
 
 
-async def test_of_search_tasks_failed_and_solved_plays_are_kept_alike(tmp_path: Path) -> None:
+async def test_of_search_tasks_failed_and_solved_plays_are_kept_alike(served: Served, tmp_path: Path) -> None:
     out = tmp_path / "search.json"
     asked = ("evaluate", "--environment", "guess", "--out", str(out), "--split", "search", "--transcripts", "8")
-    async with serving(tmp_path) as served:
-        code, _, err = await run(served, *asked, "--episodes", "100")
+    code, _, err = await run(served, *asked, "--episodes", "100")
     assert (code, err) == (0, "")
     found = json.loads(out.read_text())
     solved = {episode["task_id"]: episode["success"] for episode in found["episodes"] if episode["sample"] == 0}
@@ -304,17 +302,8 @@ async def test_code_in_every_slot_of_the_client_trains_together(tmp_path: Path) 
         (tmp_path / f"{name}.py").write_text(text)
     slots = [word for name in code for word in ("--slot", f"{name}={tmp_path / name}.py")]
     tasks = tasks_file(tmp_path, *({"id": name, "data": {"low": 1, "high": 3, "secret": 2}} for name in ("one", "two")))
-    common = (
-        "play",
-        "--environment",
-        "guess",
-        "--tasks",
-        tasks,
-        "--concurrency",
-        "4",
-        "--slot",
-        "advantage==reward - n",
-    )
+    common = ("play", "--environment", "guess", "--tasks", tasks, "--concurrency", "4")
+    slots += ["--slot", "advantage==reward - n"]
     async with serving(tmp_path / "server", job(external_advantages=True)) as served:
         ended, out, err = await run(served, *common, *slots)
         batches = served.backend.learner.batches

@@ -98,12 +98,6 @@ async def test_success_stays_the_games_own_whatever_an_async_function_does() -> 
     assert TASK.data == {"left": 1, "right": 2}
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, None, "1.0", [1.0], 1j])
-async def test_what_is_no_finite_number_fails_the_play(value: Any) -> None:
-    with pytest.raises(RewardFailed, match="finite number"):
-        await judged(lambda *_: value)
-
-
 async def test_a_function_that_raises_fails_the_play_with_its_words_and_place(tmp_path: Path) -> None:
     """The place is the file's own, also where what it calls raised."""
     path = tmp_path / "mine.py"
@@ -255,7 +249,8 @@ async def test_a_reward_sees_facts_and_an_expression_names_them() -> None:
     by_facts = Reward.load("=reward - 0.1 * guesses - 0.001 * characters - turns + success")
     assert (await by_facts(Task("t"), messages, outcome)).reward == pytest.approx(0.6)
     shorter = Reward.load(str(EXAMPLES / "length_penalty.py"))
-    assert (await shorter(Task("t"), messages, outcome)).reward == pytest.approx(0.9)
+    assert (await shorter(Task("t"), messages, outcome)).reward == 0.5
+    assert (await shorter(Task("t"), messages[:1], outcome)).reward == 1.0
     with pytest.raises(RewardFailed, match="missing"):
         await Reward.load("=missing")(Task("t"), messages, outcome)
 

@@ -251,17 +251,6 @@ async def test_an_end_is_acknowledged_once_it_is_written_and_meanwhile_nothing_e
     assert scene.rollout.groups.collected == 1
 
 
-async def test_an_end_tells_what_is_dropped_with_it_and_another_end_is_refused(scene: Scene) -> None:
-    silent, played = await scene.begin(), await play(scene, "b")
-    for _ in range(2):
-        told = await scene.end(silent)
-        assert (told.state, told.reason) == ("dropped", "no_calls")
-    assert (await scene.end(played, 1.0)).state == (await scene.end(played, 1.0)).state == "ended"
-    with pytest.raises(errors.EpisodeEnded):
-        await scene.end(played, -1.0)
-    assert [closed.sample.reward for closed in scene.closed() if closed.episode == played.id and closed.sample] == [1.0]
-
-
 async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spinning(scene: Scene) -> None:
     scene.rollout.groups._most_bytes = 500
     waiting = asyncio.create_task(scene.rollout.wait_until(lambda: scene.rollout.groups.complete))
@@ -445,10 +434,8 @@ async def test_nothing_is_acknowledged_that_could_not_be_written(scene: Scene) -
     assert (await teams.commit(claims(episode))).state == "ended"
 
 
-async def test_only_a_prepared_training_episode_can_be_committed(scene: Scene) -> None:
+async def test_neither_an_evaluation_nor_a_follower_without_a_token_is_prepared(scene: Scene) -> None:
     episode, evaluation = await scene.begin("a"), await scene.begin("a", kind="eval")
-    with pytest.raises(errors.JobConflict, match="not prepared"):
-        await scene.rollout.teams.commit(claims(episode))
     with pytest.raises(errors.InvalidRequest, match="evaluation"):
         await scene.rollout.teams.prepare(claims(evaluation), PrepareRequest(reward=1.0))
     with pytest.raises(errors.InvalidRequest, match="decider"):

@@ -74,14 +74,8 @@ async def test_no_route_but_health_opens_to_a_forged_key(served: Served, monkeyp
 async def test_nobody_but_its_holder_moves_an_episode(served: Served, operation: Operation) -> None:
     mine, other = await served.begin("a", kind="eval"), await served.begin("a", kind="eval")
     path = operation.path.replace("{episode_id}", mine["episode_id"])
-    keys = served.server.keys
-    for key in (
-        mine["api_key"],
-        other["lease_token"],
-        other["api_key"],
-        keys.role_key("admin"),
-        keys.role_key("client"),
-    ):
+    admin, client = served.server.keys.role_key("admin"), served.server.keys.role_key("client")
+    for key in (mine["api_key"], other["lease_token"], other["api_key"], admin, client):
         assert (await served.call(operation.method, path, key, {"reward": 1})).status == 403
     assert (await served.verb(mine, "heartbeat")).body["state"] == "open"
 

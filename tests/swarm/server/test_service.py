@@ -119,18 +119,17 @@ async def test_a_store_of_another_directory_fails_the_start_with_its_reason(tmp_
 
 
 async def test_a_jump_of_the_wall_clock_changes_no_lease_and_no_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import time
 
     real = time.time
-    async with serving(tmp_path) as served:
-        lease = await served.begin("a")
-        for jump in (1e6, -1e6):
-            monkeypatch.setattr(time, "time", lambda jump=jump: real() + jump)
-            served.rollout.sweep()
-            assert (await served.chat(lease, "hi")).status == 200
-        assert (await served.end(lease)).status == 200
+    lease = await served.begin("a")
+    for jump in (1e6, -1e6):
+        monkeypatch.setattr(time, "time", lambda jump=jump: real() + jump)
+        served.rollout.sweep()
+        assert (await served.chat(lease, "hi")).status == 200
+    assert (await served.end(lease)).status == 200
 
 
 def local(folder: Path) -> Callable[[Job], Any]:

@@ -99,8 +99,7 @@ async def test_an_episode_of_weight_0_is_of_no_group_that_a_client_is_told(tmp_p
         assert learned(served) == [[1.0, 0.0, 2.0, 3.0]]
 
 
-async def test_a_job_without_them_waits_for_none(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served:
-        await asyncio.wait_for(served.play_to(1), 60)
-        assert learned(served) == [[None] * 4]
-        assert (await give(served, "1", 1.0)).body == NONE
+async def test_a_job_without_them_waits_for_none(served: Served) -> None:
+    await asyncio.wait_for(served.play_to(1), 60)
+    assert learned(served) == [[None] * 4]
+    assert (await give(served, "1", 1.0)).body == NONE

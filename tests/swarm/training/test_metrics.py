@@ -31,16 +31,6 @@ from swarm.wire import CheckpointList
 from tests.swarm.server.support import Clock, job, serving
 
 
-def test_the_newest_one_that_loads_is_loaded(tmp_path: Path) -> None:
-    learner, fresh = FakeBackend(job()).learner, FakeBackend(job()).learner
-    checkpoints = Checkpoints(tmp_path, 2, [])
-    for step in (1, 2):
-        learner.update(Batch(step, ()))
-        checkpoints.commit(step, checkpoints.save(learner, step))
-    (tmp_path / "step-000002" / "fake.json").unlink()
-    assert Checkpoints(tmp_path, 2, [(2, "step-000002"), (1, "step-000001")]).load(fresh) == fresh.version == 1
-
-
 def test_a_checkpoint_the_store_does_not_know_is_not_loaded_and_goes(tmp_path: Path) -> None:
     learner = FakeBackend(job()).learner
     learner.update(Batch(1, ()))

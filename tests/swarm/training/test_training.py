@@ -120,36 +120,34 @@ async def test_a_training_that_breaks_down_by_itself_is_told_apart_and_logged(tm
     assert tracker.logged[-1] == (2, {"training/not_finite": 1.0})
 
 
-async def test_an_update_that_breaks_fails_the_server_and_tells_those_who_wait(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served:
-        served.backend.learner.fail_next = "loss is NaN"
-        waiting = [asyncio.create_task(served.play(task)) for task in "aabb"]
-        await asyncio.gather(*waiting)
-        begun = await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 10})
-        assert (begun.status, begun.code) == (500, "server_failed")
-        assert "loss is NaN" in begun.message
-        status = await served.until(state="FAILED", reason="loss is NaN", updating=False)
-        assert status["step"] == 0
-        restart = await served.post("/engine/start", served.admin)
-        assert (restart.status, restart.code) == (500, "server_failed")
-        assert (await served.post("/engine/stop", served.admin)).body["state"] == "OFFLINE"
-        await served.post("/engine/start", served.admin)
-        await served.until(state="ROLLING", reason=None)
+async def test_an_update_that_breaks_fails_the_server_and_tells_those_who_wait(served: Served) -> None:
+    served.backend.learner.fail_next = "loss is NaN"
+    waiting = [asyncio.create_task(served.play(task)) for task in "aabb"]
+    await asyncio.gather(*waiting)
+    begun = await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 10})
+    assert (begun.status, begun.code) == (500, "server_failed")
+    assert "loss is NaN" in begun.message
+    status = await served.until(state="FAILED", reason="loss is NaN", updating=False)
+    assert status["step"] == 0
+    restart = await served.post("/engine/start", served.admin)
+    assert (restart.status, restart.code) == (500, "server_failed")
+    assert (await served.post("/engine/stop", served.admin)).body["state"] == "OFFLINE"
+    await served.post("/engine/start", served.admin)
+    await served.until(state="ROLLING", reason=None)
 
 
-async def test_the_watchdog_sees_a_dead_backend_and_frees_who_waits_in_calls_and_begins(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served:
-        lease = await served.begin("a")
-        for task in "abb":
-            await served.begin(task)
-        served.backend.engine.hold()
-        call = asyncio.create_task(served.chat(lease, "hi"))
-        begin = asyncio.create_task(served.post("/episodes", served.admin, {"task_id": "c", "wait_s": 30}))
-        await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
-        served.backend.die("CUDA error")
-        for answer in (await call, await begin, await served.chat(lease, "hi"), await served.end(lease)):
-            assert (answer.status, answer.code) == (500, "server_failed")
-            assert "CUDA error" in answer.message
+async def test_the_watchdog_sees_a_dead_backend_and_frees_who_waits_in_calls_and_begins(served: Served) -> None:
+    lease = await served.begin("a")
+    for task in "abb":
+        await served.begin(task)
+    served.backend.engine.hold()
+    call = asyncio.create_task(served.chat(lease, "hi"))
+    begin = asyncio.create_task(served.post("/episodes", served.admin, {"task_id": "c", "wait_s": 30}))
+    await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
+    served.backend.die("CUDA error")
+    for answer in (await call, await begin, await served.chat(lease, "hi"), await served.end(lease)):
+        assert (answer.status, answer.code) == (500, "server_failed")
+        assert "CUDA error" in answer.message
 
 
 @pytest.mark.parametrize(
