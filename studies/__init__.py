@@ -4,15 +4,7 @@ Packages of what is remembered, computed and reported from stored values. What p
 `research`. Finished studies that are kept as evidence lie in `gallery`.
 """
 
-from studies.errors import (
-    ControllerLeaseLost,
-    HeadMoved,
-    LeaseHeld,
-    LogCorrupt,
-    ReportError,
-    StoreError,
-    StudiesError,
-)
+from studies.errors import ControllerLeaseLost, HeadMoved, LeaseHeld, LogCorrupt, ReportError, StoreError, StudiesError
 from studies.log.entries import AttemptState, RunState
 from studies.log.event import Event, EventType
 from studies.log.event_log import BudgetClock, EventLog, StudyLog

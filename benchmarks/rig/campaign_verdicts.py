@@ -39,7 +39,7 @@ from rig.simulated_verdicts import (
 from studies.records.alpha import MOST_ROUNDS, AlphaLedgers, RoundOutcome
 from studies.records.design import Design
 from studies.records.procedure import CollapseRule, Noise, Pilot, PowerTarget, Prediction, RoundPlace, StartRule
-from studies.statistics.sizing import plan_analyses
+from studies.statistics.power import plan_analyses
 
 INQUIRIES: Final = 2000
 """Of a cell: of so many the upper end of the interval of a share of 5 % can lie at 6 %."""

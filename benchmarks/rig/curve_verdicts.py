@@ -40,8 +40,8 @@ from studies.records.design import Design, Metric, Schedule
 from studies.records.procedure import CollapseRule, Prediction, StartRule
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
+from studies.statistics.power import plan_analyses
 from studies.statistics.proportions import min_detectable_rate
-from studies.statistics.sizing import plan_analyses
 
 if TYPE_CHECKING:
     import numpy as np

@@ -34,7 +34,7 @@ from studies.records.runs import Conditions, TrainingCurve
 from studies.records.statements import apply_pilot, apply_sizing
 from studies.records.verdict import Equivalence, Scope, Verdict
 from studies.statistics.comparison import Test, compare
-from studies.statistics.sizing import plan_analyses, size_design
+from studies.statistics.power import plan_analyses, size_design
 from studies.verdicts.inputs import ArmData, JudgeInput
 from studies.verdicts.rules import LEAST_KEPT, judge
 

@@ -27,8 +27,8 @@ from studies.records.design import is_expression
 from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
 from studies.report.prose import last_words
-from studies.report.run_tables import planner_facts, values_at_own
 from studies.report.summary import HeadlineAnswer, headline
+from studies.report.tables import planner_facts, values_at_own
 from studies.verdicts.wording import question_of
 
 _STYLES = {

@@ -271,7 +271,7 @@ class StudyController:
                 self._append(EventType.CANDIDATE_ASKED, index=index, arm=arm.model_dump(mode="json"))
             case steps.AskApproval(question):
                 self._append(
-                    EventType.APPROVAL_ASKED, question=question.model_dump(mode="json"), digest=question.digest()
+                    EventType.APPROVAL_ASKED, question=question.model_dump(mode="json"), digest=question.hash()
                 )
             case steps.DecideScreen(selection):
                 assert state.design is not None

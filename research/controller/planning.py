@@ -65,10 +65,9 @@ from studies.errors import ReportError
 from studies.log.event_log import lock_name, write_lock
 from studies.log.study import ASK_RULE, PAPERS
 from studies.records.alpha import AlphaLedgers
-from studies.records.analysis import ANALYSE
 from studies.records.design import Budget, Design
-from studies.records.verdict import PlannerMessage, WrittenAnswer, planner_label
-from studies.report.branches import score_plan
+from studies.records.verdict import ANALYSE, PlannerMessage, WrittenAnswer, planner_label
+from studies.report.answer import score_plan
 from studies.report.evidence import gather
 from studies.report.prose import quote_held
 from studies.report.summary import IN_WORDS

@@ -29,7 +29,7 @@ from studies.records.alpha import AlphaLedgers
 from studies.records.design import Design, Hypothesis, Metric
 from studies.records.procedure import EnvironmentRecord, InterimAnalysis, Noise
 from studies.records.statements import screen_sentence, sentences
-from studies.statistics.sizing import FIRST_ANALYSIS
+from studies.statistics.power import FIRST_ANALYSIS
 from studies.verdicts.wording import unequal_episodes
 from swarm.job import Job, PathModel
 

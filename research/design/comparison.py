@@ -32,7 +32,7 @@ from studies.records.design import KNOB, MODEL, MOST_REPAIRS, REWARD, Arm, Hypot
 from studies.records.procedure import Extension, Prediction, Rung, Screen, ScreenField
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name
-from studies.statistics.sizing import widest
+from studies.statistics.power import widest
 from swarm.environments.custom import CustomEnvironment
 from swarm.environments.registry import environments
 from swarm.job import Job, TinyModel, knobs_of

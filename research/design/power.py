@@ -17,7 +17,7 @@ from typing import Literal
 from research.proposals.actions import LEAST_SEEDS
 from studies.records.alpha import ALPHA
 from studies.records.procedure import InterimAnalysis, Noise
-from studies.statistics.sizing import FIRST_ANALYSIS, plan_analyses
+from studies.statistics.power import FIRST_ANALYSIS, plan_analyses
 
 _OfMeans = Literal["welch", "common", "paired", "contrast"]
 Test = _OfMeans | Literal["boschloo"]

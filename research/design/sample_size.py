@@ -27,7 +27,7 @@ from studies.records.alpha import ALPHA, AlphaLedgers
 from studies.records.design import Metric, RunSpec
 from studies.records.procedure import Noise, RoundPlace
 from studies.records.runs import begins_alike
-from studies.statistics.sizing import FIRST_ANALYSIS
+from studies.statistics.power import FIRST_ANALYSIS
 from swarm.job import Job
 
 EPISODES: Final = (128, 256, 512, 1024, 2048, 4096)

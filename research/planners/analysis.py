@@ -23,9 +23,9 @@ from research.text import describe
 from sandboxes import ContainerHandle, DockerSandbox, SandboxError, SandboxSpec
 from sandboxes.docker.archive import pack
 from sandboxes.spec import Limits, last_lines
-from studies.records.analysis import ANALYSE, AnalysisResult, Plain, Source
 from studies.records.base import canonical
 from studies.records.design import is_expression
+from studies.records.verdict import ANALYSE, AnalysisResult, Plain, Source
 
 MOST_ANALYSES: Final = 3
 """Analyses before one question."""

@@ -25,11 +25,10 @@ from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric, flag_syntax
 from research.proposals.slots import SLOTS, does_as_written
 from studies.metrics import kinds
-from studies.records.analysis import MADE
 from studies.records.design import KNOB, MODEL, Design, Hypothesis, Metric
 from studies.records.procedure import Noise
 from studies.records.statements import metric_name
-from studies.records.verdict import Verdict
+from studies.records.verdict import MADE, Verdict
 from studies.report.answer import AnswerFacts
 from swarm.environments.base import Environment
 from swarm.environments.registry import environments

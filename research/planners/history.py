@@ -22,7 +22,7 @@ from studies.records.base import JsonValue, canonical
 from studies.records.design import MODEL, Design, Hypothesis
 from studies.records.procedure import ScreenField
 from studies.records.verdict import Verdict
-from studies.report.branches import NodeOutcome
+from studies.report.answer import NodeOutcome
 from studies.report.prose import why_asked
 from studies.verdicts.wording import deciding_interval
 

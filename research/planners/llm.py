@@ -49,10 +49,9 @@ from research.planners.prompts import (
 from research.planners.tools import PLAYS, ToolError, shows_hidden_plays
 from research.proposals.actions import Action, Conclude, Propose, ProposeDesign, SideAction, Write
 from research.text import describe
-from studies.records.analysis import ANALYSE
 from studies.records.base import canonical
 from studies.records.design import SLOTS
-from studies.records.verdict import planner_label, quoted
+from studies.records.verdict import ANALYSE, planner_label, quoted
 
 LONGEST_ANSWER = 50_000
 _MOST_OF_NAME: Final = 120

@@ -1,14 +1,12 @@
 """The watchdog: alarms on a training's metrics, by rules whose limits the design locks.
 
 Pure functions of history rows, `{"step": n, "metrics": {...}}`, with verl's names. They run in the attempt, where an
-alarm may stop the training, and again when the run is collected, over its whole snapshot: only that is believed. A
-design without a watchdog has no alarms.
+alarm may stop the training, and again when the run is collected, over its whole snapshot: only that is believed.
 
 - abort (`kl_blow_up`, `gradient_blow_up`): training stops, the policy reached is evaluated, and the run counts.
 - worst (`training_nan`): nothing is left to measure; the run counts with the metric's worst value.
 - exclude (`server_silent`): says nothing of training; the run is left out.
-- note (all others): stands in the report alone. A policy that grows sure or long-winded may just have learned, and
-  ending it there would bias its arm; errors of a judge that differ between arms are the confound linter's.
+- note (all others): stands in the report alone: ending the training there would bias its arm.
 """
 
 from __future__ import annotations
@@ -50,10 +48,8 @@ DEFAULT_WATCHDOG: Final = Watchdog(
 
 
 _SILENT_STEPS: Final = 2.0
-"""Steps for which a server may be silent: it answers while it learns, if late, and a process that died is noticed
-otherwise."""
+"""Steps for which a server may be silent: it answers while it learns, if late."""
 _Broken = tuple[list[bool], str] | None
-"""Whether each step breaks a limit, and what that says; None where it cannot be told."""
 
 
 def max_silence(step_s: float) -> float:
@@ -78,8 +74,7 @@ class Alarm:
 def find_alarms(
     history: Sequence[Row], limits: Watchdog, hidden_before: float | None = None, hidden_after: float | None = None
 ) -> tuple[Alarm, ...]:
-    """Return what is wrong with a training, each code once, where it was broken first; ordered by step and code.
-    `hidden_before` and `hidden_after` are its hidden success before and after; None while they are not known."""
+    """Return what is wrong with a training, each code once, where it was broken first; ordered by step and code."""
     found = [_not_finite(history)]
     for field, (code, effect, rule) in _RULES.items():
         if (limit := getattr(limits, field)) is None or (result := rule(history, limit)) is None:
@@ -118,8 +113,7 @@ def _not_finite(history: Sequence[Row]) -> Alarm | None:
 
 
 def _kl(history: Sequence[Row], most: float) -> _Broken:
-    values = [_number(row, "actor/ppo_kl") for row in history]
-    broken = [value is not None and abs(value) > most for value in values]
+    broken = [abs(_number(row, "actor/ppo_kl") or 0.0) > most for row in history]
     return broken, f"actor/ppo_kl beyond {most:g} nats a token"
 
 
@@ -156,9 +150,8 @@ def _throughput(history: Sequence[Row], share: float) -> _Broken:
     if len(known := _drop_missing(rates)) < LEAST_STEPS:
         return None
     usual = median(known)
-    broken = [rate is not None and rate < share * usual for rate in rates]
     slow = f"fewer than {share:g} of the run's median {usual:.0f} tokens a second: something else used the machine"
-    return broken, slow
+    return [rate is not None and rate < share * usual for rate in rates], slow
 
 
 def _judge(history: Sequence[Row], most: float) -> _Broken:
@@ -187,15 +180,13 @@ def _reward_hacking(history: Sequence[Row], limits: Watchdog, before: float, aft
     if limits.reward_gap is None or len(rewards) < QUARTER or after >= before:
         return None
     part = len(rewards) // QUARTER
-    rise = fmean(rewards[-part:]) - fmean(rewards[:part])
-    if rise < limits.reward_gap:
+    if (rise := fmean(rewards[-part:]) - fmean(rewards[:part])) < limits.reward_gap:
         return None
     said = f"the training reward rose by {rise:.3f} while hidden success fell from {before:.3f} to {after:.3f}"
     return Alarm("reward_hacking", history[-1]["step"], said, "note")
 
 
 def _against_first(history: Sequence[Row], name: str, bad: Callable[[float, float], bool]) -> list[bool]:
-    """Return for each row whether a metric is bad beside the mean of its first steps, which are never bad."""
     values = [_number(row, name) for row in history]
     first = _drop_missing(values)[:FIRST_STEPS]
     if len(first) < FIRST_STEPS:

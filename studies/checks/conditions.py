@@ -1,13 +1,9 @@
 """Conditions of runs: the fields in which jobs differ, facts of stored runs, and their files, held to their hashes.
 
-One rule compares arms and runs, before the lock and after the runs. A job is JSON; a nested field is named by its path
-(`model.seed`), one that a job does not have counts as null, and a number is the same however it is written (16 and
-16.0). When a run is evaluated during training follows from its metric and changes no step, so that it is no difference.
-A reward, which is no field of a job, is compared under the name `reward` where a caller lays it beside the fields.
-
-What the two stored files of a run say about its conditions is recorded by whoever collects it with these functions, and
-computed again by whoever verifies a study. What only the harness saw while the run went (hardware, neighbours, the
-weights it began with) is not in the files.
+One rule compares arms and runs, before the lock and after the runs. A nested field is named by its path (`model.seed`),
+one that a job does not have counts as null, and a number is the same however it is written (16 and 16.0). When a run is
+evaluated during training changes no step, so that it is no difference. What the files of a run say of its conditions is
+recorded by whoever collects it with these functions, and computed again by whoever verifies a study.
 """
 
 from __future__ import annotations
@@ -36,15 +32,12 @@ Row = Mapping[str, Any]
 Part = Mapping[str, Any]
 """One of the two evaluations of a run: the version of its policy, and its episodes."""
 INITIAL: Final = "/initial"
-"""What the key of a measurement before training ends with."""
 _NONE = 1e-6
-"""A difference of advantages that is none but for rounding."""
 LEAST_REPEATED: Final = 16
 """Tasks that are played again, from which on they say what plays of one task differ by."""
 
 
 def flatten(job: Fields, prefix: str = "") -> dict[str, Any]:
-    """Return the fields of a job by their paths."""
     fields: dict[str, Any] = {}
     for name, value in job.items():
         fields |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -52,14 +45,12 @@ def flatten(job: Fields, prefix: str = "") -> dict[str, Any]:
 
 
 def find_differing_fields(jobs: Iterable[Fields]) -> tuple[str, ...]:
+    def written(value: Any) -> str:
+        return canonical(int(value) if isinstance(value, float) and value.is_integer() else value)
+
     rows = [flatten(job) for job in jobs]
     names = sorted({name for row in rows for name in row} - set(EVALUATED))
-    differing = []
-    for name in names:
-        values = (row.get(name) for row in rows)
-        alike = (int(value) if isinstance(value, float) and value.is_integer() else value for value in values)
-        differing += [name] if len(set(map(canonical, alike))) > 1 else []
-    return tuple(differing)
+    return tuple(name for name in names if len({written(row.get(name)) for row in rows}) > 1)
 
 
 def pairs_of(design: Design, claim: Hypothesis) -> tuple[Pair, ...]:
@@ -131,7 +122,6 @@ def extract_conditions(history: Sequence[Row], initial: Part, final: Part) -> di
 
 
 def tasks_hash(plays: Iterable[tuple[str, int]]) -> str:
-    """Return the hash of the plays of an evaluation, each a task's id and how often it was played before."""
     return digest(sorted([task, sample] for task, sample in plays))
 
 
@@ -149,8 +139,7 @@ def plays_of_both(initial: Part, final: Part) -> int:
 
 
 def play_variance(part: Part) -> float:
-    """Return the variance of success between plays of one task: its mean over the tasks that were played twice or more.
-    Where they are few, p (1 - p) stands for it, which is larger by what tasks differ among themselves."""
+    """Return the variance of success between plays of one task, over tasks played twice or more; of few p (1 - p)."""
     played = Counter(episode["task_id"] for episode in part["episodes"])
     solved = Counter(episode["task_id"] for episode in part["episodes"] if episode["success"])
     repeated = {task: count for task, count in played.items() if count > 1}
@@ -161,7 +150,6 @@ def play_variance(part: Part) -> float:
 
 
 def mean_facts(part: Part) -> dict[str, float]:
-    """Return the mean of each named number that the environment said of plays, over those that have it."""
     said: dict[str, list[float]] = {}
     for episode in part["episodes"]:
         for name, value in (episode.get("facts") or {}).items():
@@ -189,9 +177,7 @@ def _whole(value: float | None) -> int | None:
 
 
 class CollectError(Exception):
-    """What an attempt left behind is not the run's whole, own result. `code` is one of `tracking_unreadable`,
-    `foreign_results`, `steps_missing`, `evaluation_unreadable`, `evaluation_incomplete`, `evidence_missing`,
-    `evidence_changed`."""
+    """What an attempt left behind is not the run's whole, own result; `code` is one of `studies.records.runs`."""
 
     def __init__(self, code: str, reason: str, *, late: bool = False) -> None:
         super().__init__(reason)
@@ -218,8 +204,7 @@ def read_unchanged(path: Path, name: str, expected: str) -> bytes:
 
 
 def find_spoilt_runs(state: StudyState, folder: Path, phase: Phase) -> Iterator[tuple[RunState, str, str]]:
-    """Yield the collected runs of a phase whose files are not what was collected, with a code that no design excludes,
-    so that its verdict is invalid, and a sentence. It is asked before every verdict: people can write to the folder."""
+    """Yield the collected runs of a phase whose files are not what was collected, with a code and a sentence."""
     for run in state.runs_in(phase):
         if run.status != "collected" or run.collected is None:
             continue

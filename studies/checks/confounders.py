@@ -1,12 +1,11 @@
 """The confound linter: whether two arms' runs differ only in what the hypothesis declares.
 
-It reads `Conditions` that the harness gathered while runs went. A finding that `blocks` makes the verdict invalid
-unless an amendment accepts its code; any other is a threat, told in the report. What is unknown (None) is compared with
-nothing.
+A finding that `blocks` makes the verdict invalid unless an amendment accepts its code; any other is a threat, told in
+the report. What is unknown (None) is compared with nothing.
 - What a run was given and how it was measured must be equal in all runs. A difference that the declared variable brings
   about (optimiser steps by `epochs`) is told as a threat: the claim may be one about the amount of training.
-- Tokens and seconds are partly effects: means may differ by `TOKENS_TOLD` and `WALL_TOLD`. Seconds block only where
-  time is the budget or the metric. What is read off where all have spent alike (`MATCHED`) may train any amount.
+- Tokens and seconds are partly effects: seconds block only where time is the budget or the metric. What is read off
+  where all have spent alike (`MATCHED`) may train any amount.
 - Images, hardware and neighbours only count by how unlike their spread over the arms is.
 """
 
@@ -27,20 +26,17 @@ from studies.records.runs import Conditions
 TOKENS_TOLD: Final = 1.25
 """Ratio of trained tokens from which more training may be part of the effect."""
 TOKENS_BLOCK: Final = 2.0
-"""Ratio from which the arms are as unlike as with twice the steps. Policies that learn to end their plays sooner stay
-below it in the built-in environments, where plays of four turns become ones of two to three."""
+"""Ratio from which the arms are as unlike as with twice the steps."""
 WALL_TOLD: Final = 1.5
 """Ratio of training seconds that is worth a word: runs of one arm on one busy machine differ by less."""
 SPREAD_BLOCKS: Final = 0.5
-"""Part of an arm's runs that would have to change their place for the arms to be alike. With more, arm and place are
-nearly the same thing, and nobody can tell their effects apart."""
+"""Part of an arm's runs that would have to change their place for the arms to be alike."""
 NEIGHBOURS_TOLD: Final = 1.0
 """Difference of the mean numbers of neighbours that is worth a word; the last runs of any study have fewer."""
 NEIGHBOURS_BLOCK: Final = 0.5
 """The same where time is the budget or the metric, of which each neighbour takes a share."""
 BEGINNINGS_BLOCK: Final = 4.0
-"""Standard errors between the arms' success before training. Evaluations of one policy differ by chance alone, and by
-so much in one of 16,000 comparisons."""
+"""Standard errors between the arms' success before training: chance brings so much in one of 16,000."""
 JUDGE_ERRORS_BLOCK: Final = 0.02
 """Difference of the shares of episodes without a reward: one in fifty moves no success rate by more than 0.02."""
 
@@ -108,7 +104,6 @@ class _Pair:
     arms: tuple[Mapping[str, Conditions], Mapping[str, Conditions]]
 
     def known_values(self, field: str, *, amount: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the known values of a condition by run, of each arm; an amount only of runs that ran their course."""
         whole = ([pair for pair in arm.items() if not (amount and pair[1].stopped_by)] for arm in self.arms)
         left, right = ({run: v for run, seen in arm if (v := getattr(seen, field)) is not None} for arm in whole)
         return left, right
@@ -184,8 +179,6 @@ def _check_same(pair: _Pair, rule: _SameRule) -> Violation | None:
 
 
 def _check_beginnings(pair: _Pair) -> Iterator[Violation]:
-    """Find runs that were evaluated on other tasks than their seeds draw, and arms that were unlike before training. Of
-    compared models, which begin as they are, both beginnings are told; arms that share an evaluation begin alike."""
     strays = [
         sum(None not in (run.evaluation_tasks, run.drawn_tasks) and run.evaluation_tasks != run.drawn_tasks
             for run in arm.values())
@@ -214,7 +207,6 @@ def _check_beginnings(pair: _Pair) -> Iterator[Violation]:
 
 
 def _check_training(pair: _Pair) -> Iterator[Violation]:
-    """Find what training was of unlike amounts, and how many other runs shared its machine."""
     tokens = pair.means("tokens", amount=True)
     if not pair.matched and tokens is not None and _ratio(*tokens) >= TOKENS_TOLD and not pair.declared >= _STEPS:
         amounts = pair.describe(f"{tokens[0]:,.0f}", f"{tokens[1]:,.0f}")
@@ -235,8 +227,6 @@ def _check_training(pair: _Pair) -> Iterator[Violation]:
 
 
 def _check_errors(pair: _Pair) -> Iterator[Violation]:
-    """Find tasks that were seen in training, episodes without a reward, and runs that a locked rule ended early. As
-    many episodes in both arms are a threat, more in one a confound; runs that were ended count as they are."""
     left, right = (sum(arm.values()) for arm in pair.known_values("overlap"))
     if left or right:
         tasks = pair.describe(f"{left} tasks", f"{right}")
@@ -254,7 +244,6 @@ def _check_errors(pair: _Pair) -> Iterator[Violation]:
 
 
 def _check_spread(pair: _Pair, field: str, noun: str) -> Violation | None:
-    """Find places over which the arms are spread unlike: by total variation, 0 for alike, 1 for nothing in common."""
     left, right = pair.known_values(field)
     if not left or not right:
         return None

@@ -1,15 +1,10 @@
 """Checks of trainings: collapse, learning signal, zero learning rate, losses of an arm.
 
-Collapse compares a run with itself by the locked rule, blind to its arm and all other runs; runs that collapsed are
-left out of a mean, which is then one of survivors. Either is enough: it ended below its beginning by more than so many
-standard errors of the two evaluations; or its training success ended more than `lost` of its own gain, and as many
-errors, below its peak. A training that stays where it began, by the errors of both, never started and is not collapsed.
-A fall within the last steps that stays above the beginning is not seen. The error of an evaluation is sqrt(1/4 / n);
-that of a mean over steps is the larger of this and von Neumann's successive differences (1941, Ann. Math. Stat. 12),
-which no trend disturbs.
-
-`PLUMBING_ARM` trains with a learning rate of 0: weights must stay bit-equal, and engine and learner must agree within
-what the backend states. Runs that the study cut short itself are no loss of an arm.
+Collapse compares a run with itself by the locked rule, blind to its arm and all other runs. Either is enough: it ended
+below its beginning by more than so many standard errors of the two evaluations; or its training success ended more than
+`lost` of its own gain, and as many errors, below its peak. A training that stays where it began never started and is
+not collapsed. The error of an evaluation is sqrt(1/4 / n); that of a mean over steps is the larger of this and von
+Neumann's successive differences (1941, Ann. Math. Stat. 12), which no trend disturbs.
 """
 
 from __future__ import annotations
@@ -39,7 +34,6 @@ _LEVEL: Final = 0.95
 _BREAKDOWNS: Final = frozenset({"kl_blow_up", "gradient_blow_up"})
 """Rules of the watchdog that end a training because it breaks down."""
 PLUMBING: Final = "plumbing"
-"""Code of the end of a study whose machinery does not do what it must."""
 
 
 def min_steps_to_detect(episodes: float) -> int:
@@ -49,18 +43,17 @@ def min_steps_to_detect(episodes: float) -> int:
 
 def training_curve(history: Sequence[Mapping[str, Any]], start: float, end: float, plays: int) -> TrainingCurve:
     rows = [(row["metrics"].get("critic/success/mean"), row["metrics"].get("batch/episodes")) for row in history]
+    plain = TrainingCurve(start=start, end=end, plays=plays)
     if not rows or any(share is None or not count for share, count in rows):
-        return TrainingCurve(start=start, end=end, plays=plays)
+        return plain
     shares = [float(share) for share, _ in rows]
     episodes = fmean(float(count) for _, count in rows)
     steps = math.ceil(WINDOW_EPISODES / episodes)
     if len(shares) < min_steps_to_detect(episodes):
-        return TrainingCurve(start=start, end=end, plays=plays)
+        return plain
     means = [fmean(shares[at : at + steps]) for at in range(len(shares) - steps + 1)]
     error = math.sqrt(max(0.25 / episodes, fmean((b - a) ** 2 for a, b in pairwise(shares)) / 2) / steps)
-    return TrainingCurve(
-        start=start, end=end, plays=plays, first=means[0], peak=max(means), last=means[-1], error=error
-    )
+    return plain.model_copy(update={"first": means[0], "peak": max(means), "last": means[-1], "error": error})
 
 
 def detect_collapse(conditions: Conditions, rule: CollapseRule) -> str | None:
@@ -102,19 +95,15 @@ def find_zero_lr_run(state: StudyState) -> RunState | None:
 
 
 def list_untrained_runs(state: StudyState) -> list[RunState]:
-    """Return the runs of all rounds that evaluated an untrained policy for others."""
     return [run for run in state.every_run.values() if is_untrained_run(run.spec) and run.status == "collected"]
 
 
 def find_untrained_run(state: StudyState, spec: RunSpec) -> RunState | None:
-    """Return the run that evaluated the policy which a run begins with, on the same tasks; None where none did."""
     return next((run for run in list_untrained_runs(state) if shares_untrained(spec, run.spec)), None)
 
 
 def find_fault(seen: Conditions | None) -> str | None:
-    """Return what a run with a learning rate of 0 shows to be broken, in a clause; None for nothing."""
-    still = None if seen is None else seen.stillness
-    if seen is None or still is None:
+    if seen is None or (still := seen.stillness) is None:
         return None
     if still.before is not None and still.after is not None and still.before != still.after:
         return (
@@ -131,9 +120,9 @@ def find_fault(seen: Conditions | None) -> str | None:
 
 def list_unreported(seen: Conditions | None) -> tuple[str, ...]:
     still, missing = None if seen is None else seen.stillness, []
-    if still is None or still.before is None or still.after is None:
+    if still is None or None in (still.before, still.after):
         missing.append("whether the weights stayed as they were")
-    if seen is None or still is None or still.probs_tolerance is None or seen.probs_diff is None:
+    if seen is None or still is None or None in (still.probs_tolerance, seen.probs_diff):
         missing.append("whether engine and learner agree on probabilities")
     return tuple(missing)
 

@@ -1,9 +1,8 @@
 """How events on claims apply: locked, amended, screened, judged, approved.
 
-One question is open at most. It stays open until it is answered, until another one takes its place or the study is
-concluded, over stops, pauses and resumptions; an answer names the digest of the question that it is to. A denial stops
-the study. An amendment and a veto may come from any process at any moment, also when nothing can follow from them any
-more; then the log holds them and nothing changes.
+One question is open at most, until it is answered, another one takes its place or the study is concluded. An amendment
+and a veto may come from any process at any moment, also when nothing can follow from them any more; then the log holds
+them and nothing changes.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from studies.log.entries import (
     VerdictContext,
     Veto,
 )
-from studies.log.event import Event, EventType, ImpossibleEvent, rule
+from studies.log.event import Event, EventType, ImpossibleEvent, refuse, rule
 from studies.log.study import LOOK_RULE, StudyState
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan
@@ -38,7 +37,6 @@ from studies.records.verdict import ApprovalRequest, Origin, Verdict
 
 
 def supersede(study: StudyState, verdicts: Collection[Verdict]) -> None:
-    """Take back verdicts, and what was decided by them."""
     study.superseded = (*study.superseded, *verdicts)
     study.verdicts = tuple(verdict for verdict in study.verdicts if verdict not in verdicts)
     study.replications = tuple(verdict for verdict in study.replications if verdict not in verdicts)
@@ -48,17 +46,14 @@ def supersede(study: StudyState, verdicts: Collection[Verdict]) -> None:
 
 @rule(EventType.APPROVAL_ASKED)
 def _ask(study: StudyState, event: Event, question: ApprovalRequest, digest: str) -> None:
-    """A person is asked; a question that was open before is not asked any more."""
-    if question.study != study.id:
-        raise ImpossibleEvent(f"expected a question of study {study.id}; found one of {question.study}")
-    if study.stopped_reason is not None:
-        raise ImpossibleEvent("the study is stopped; expected nothing to be asked before it goes on")
-    if question.number != len(study.questions) + 1:
-        raise ImpossibleEvent(f"expected question {len(study.questions) + 1}; found {question.number}")
+    refuse(question.study != study.id, f"expected a question of study {study.id}; found one of {question.study}")
+    refuse(study.stopped_reason is not None, "the study is stopped; expected nothing to be asked before it goes on")
+    due = len(study.questions) + 1
+    refuse(question.number != due, f"expected question {due}; found {question.number}")
     explored = [planned.plan.hash() for planned in study.explorations]
     if question.lock not in (study.design_hash, study.noise_hash, *explored):
         raise ImpossibleEvent(f"expected a question about what is locked; found one about {question.lock[:12]}")
-    if (found := question.digest()) != digest:
+    if (found := question.hash()) != digest:
         raise ImpossibleEvent(f"the question's digest is {found[:12]}, the event says {digest[:12]}")
     study.open_question = LoggedApprovalRequest(event.seq, event.ts, question, found)
     study.questions = (*study.questions, study.open_question)
@@ -78,19 +73,15 @@ def _answer(study: StudyState, event: Event, digest: str, by: Origin, note: str 
 @rule(EventType.HYPOTHESIS_PROPOSED)
 def _propose(study: StudyState, event: Event, /, **payload: Any) -> None:
     hypothesis = Hypothesis.model_validate(payload)
-    if study.design is not None:
-        raise ImpossibleEvent(f"hypothesis {hypothesis.id} came after the design was locked")
-    if hypothesis.id in {claim.id for claim in study.hypotheses}:
-        raise ImpossibleEvent(f"hypothesis {hypothesis.id} was proposed before")
+    refuse(study.design is not None, f"hypothesis {hypothesis.id} came after the design was locked")
+    refuse(hypothesis.id in {claim.id for claim in study.hypotheses}, f"hypothesis {hypothesis.id} was proposed before")
     study.hypotheses = (*study.hypotheses, hypothesis)
 
 
 @rule(EventType.NOISE_PLANNED)
 def _plan_noise(study: StudyState, event: Event, plan: NoisePlan, hash: str, seconds_per_run: float = 0.0) -> None:
-    if study.design is not None:
-        raise ImpossibleEvent("A/A runs were planned after the design was locked")
-    if study.noise_plan is not None:
-        raise ImpossibleEvent("A/A runs were planned before; expected one plan per study")
+    refuse(study.design is not None, "A/A runs were planned after the design was locked")
+    refuse(study.noise_plan is not None, "A/A runs were planned before; expected one plan per study")
     if (found := plan.hash()) != hash:
         raise ImpossibleEvent(f"the noise plan's hash is {found[:12]}, the event says {hash[:12]}")
     study.noise_plan, study.noise_hash, study.noise_seconds = plan, found, seconds_per_run
@@ -98,13 +89,11 @@ def _plan_noise(study: StudyState, event: Event, plan: NoisePlan, hash: str, sec
 
 @rule(EventType.DESIGN_LOCKED)
 def _lock(study: StudyState, event: Event, design: Design, hash: str, file: str) -> None:
-    """A design is fixed: a link of the chain of rounds, which spends what the ledgers give it; or its code repaired."""
     if study.design is not None and design.repaired:
         _abandon(study, event, design)
-    elif study.design is not None:
-        raise ImpossibleEvent("a design was locked before; expected one lock per study")
-    if study.explores:
-        raise ImpossibleEvent("a design was locked in a study that was asked to explore, and to test nothing")
+    else:
+        refuse(study.design is not None, "a design was locked before; expected one lock per study")
+    refuse(study.explores, "a design was locked in a study that was asked to explore, and to test nothing")
     if (found := design.hash()) != hash:
         raise ImpossibleEvent(f"the design's hash is {found[:12]}, the lock says {hash[:12]}")
     place, last = design.inquiry, study.rounds_before[-1] if study.rounds_before else None
@@ -171,16 +160,14 @@ def _amend(study: StudyState, event: Event, amendment: Amendment) -> None:
 
 @rule(EventType.HYPOTHESIS_VETOED)
 def _veto(study: StudyState, event: Event, hypothesis: str, reason: str) -> None:
-    if hypothesis not in {claim.id for claim in study.hypotheses}:
-        raise ImpossibleEvent(f"no hypothesis {hypothesis!r} was proposed")
+    refuse(hypothesis not in {claim.id for claim in study.hypotheses}, f"no hypothesis {hypothesis!r} was proposed")
     if hypothesis not in study.vetoed:
         study.vetoed = {**study.vetoed, hypothesis: Veto(event.seq, event.ts, reason, event.actor)}
 
 
 @rule(EventType.CANDIDATE_ASKED)
 def _ask_candidate(study: StudyState, event: Event, arm: Arm, index: int) -> None:
-    if study.selection is not None:
-        raise ImpossibleEvent(f"candidate {arm.name} came after the screen was decided")
+    refuse(study.selection is not None, f"candidate {arm.name} came after the screen was decided")
     if study.design is None or study.design.screen is None:
         raise ImpossibleEvent(f"candidate {arm.name} came without a locked screen")
     screen = study.design.screen
@@ -189,8 +176,7 @@ def _ask_candidate(study: StudyState, event: Event, arm: Arm, index: int) -> Non
     values = {knob.field: knob.values for knob in screen.knobs}
     if stray := [field for field, value in arm.overrides.items() if value not in values.get(field, ())]:
         raise ImpossibleEvent(f"candidate {arm.name} sets {', '.join(stray)} to what the screen's knobs do not have")
-    if arm.name in study.candidates:
-        raise ImpossibleEvent(f"candidate {arm.name} was asked before")
+    refuse(arm.name in study.candidates, f"candidate {arm.name} was asked before")
     study.candidates = {**study.candidates, arm.name: arm}
 
 
@@ -198,8 +184,7 @@ def _ask_candidate(study: StudyState, event: Event, arm: Arm, index: int) -> Non
 def _decide_screen(
     study: StudyState, event: Event, selection: Selection, arms: tuple[Arm, ...], hypotheses: tuple[Hypothesis, ...]
 ) -> None:
-    if study.selection is not None:
-        raise ImpossibleEvent("the screen was decided before")
+    refuse(study.selection is not None, "the screen was decided before")
     if study.design is None or study.design.screen is None:
         raise ImpossibleEvent("there is no locked screen to decide")
     kept, most = selection.kept, study.design.screen.confirmed
@@ -230,7 +215,6 @@ def _set_length(study: StudyState, event: Event, /, **payload: Any) -> None:
 
 @rule(EventType.DESIGN_SIZED)
 def _size(study: StudyState, event: Event, /, **payload: Any) -> None:
-    """The pilot is over and the design has its size; `studies.proof.verify` computes it again from the runs."""
     sizing, locked, design = Sizing.model_validate(payload), study.locked_design, study.design
     if not study.awaits_sizing or locked is None or design is None or (pilot := design.pilot) is None:
         raise ImpossibleEvent("there is no pilot that sizes the design now")
@@ -258,8 +242,7 @@ def _judge(study: StudyState, event: Event, /, **payload: Any) -> None:
             raise ImpossibleEvent(f"the verdict on the replication of {name} stands; expected no other")
         study.replications = (*study.replications, verdict)
     elif verdict.phase == "confirm":
-        if verdict.look > max(1, len(design.looks)):
-            raise ImpossibleEvent(f"the locked design has no look {verdict.look}")
+        refuse(verdict.look > max(1, len(design.looks)), f"the locked design has no look {verdict.look}")
         settled = (other for other in study.verdicts if study.is_judged(other.hypothesis))
         earlier = {other.hypothesis: other for other in settled if other.look < verdict.look}
         earlier.pop(name, None)
@@ -287,8 +270,7 @@ def _decide(
         verdict = study.verdict_on(hypothesis)
         if verdict is None or verdict.look != look:
             raise ImpossibleEvent(f"no verdict on {hypothesis!r} of look {look} stands to decide by")
-        if hypothesis in study.decided:
-            raise ImpossibleEvent(f"the next step for {hypothesis} after look {look} was decided before")
+        refuse(hypothesis in study.decided, f"the next step for {hypothesis} after look {look} was decided before")
         if action not in (acts := get_args(Act)):
             raise ImpossibleEvent(f"expected one of {', '.join(acts)} for {hypothesis}; found {action!r}")
         if rule == LOOK_RULE and (verdict.final or action not in ("settle", "continue")):

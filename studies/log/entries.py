@@ -17,7 +17,6 @@ from studies.records.runs import CRASHES, EARLY, GENERATED_CODE_FAILED, Conditio
 from studies.records.verdict import ORIGINS, ApprovalRequest, Ended, Origin, Verdict
 
 BUDGET_EXHAUSTED: Final = "budget_exhausted"
-"""Code of a run that the study's budget did not carry to its end."""
 RunStatus = Literal["planned", "running", "ended", "collected", "invalid"]
 NoteKind = Literal["note", "revise", "ask", "plan"]
 AttemptStatus = Literal["finished", "failed", "timeout", "stopped", "lost"]
@@ -67,7 +66,6 @@ class AttemptState:
     standing: str = ""
     """How W&B's copy of its log stands: `sending`, `sent` or `failed`; empty where there is none."""
     standing_reason: str = ""
-    """What of the copy is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,6 @@ class RunState:
     invalid: tuple[str, str] | None = None
     planned: str = ""
     settled: str = ""
-    """When it was collected, or given up; empty before."""
 
     @property
     def active(self) -> AttemptState | None:
@@ -131,7 +128,6 @@ class RunState:
 
     @property
     def conditions(self) -> Conditions | None:
-        """The conditions that it was collected with; None where none are recorded."""
         recorded = (self.collected or {}).get("conditions")
         return None if recorded is None else Conditions.model_validate(recorded)
 
@@ -158,11 +154,9 @@ class PlannerAct:
     turn: str = ""
     """Which turn it was, by round, stage and number (`2/design/1`); empty in logs that knew one round."""
     tool_calls: tuple[Mapping[str, Any], ...] = ()
-    """What it looked at before: name, arguments, and hash and size (in characters) of the answer; of an analysis its
-    result (`MADE`)."""
+    """What it looked at before: name, arguments, hash and size of the answer; of an analysis its result (`MADE`)."""
     spent: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Its tokens (`prompt`, `completion`) by what they were for, with their `cost` where prices were named; empty in
-    older logs."""
+    """Its tokens (`prompt`, `completion`) and their `cost` by what they were for; empty in older logs."""
     node: str = ""
     """The question of its own plan that it says to ask; empty for another one."""
     left: tuple[str, ...] | None = None
@@ -187,7 +181,6 @@ class PlannerNote(Stamp):
     """Of a revision: the id of the idea that it is about."""
     reason: str = ""
     nodes: tuple[PlanNode, ...] = ()
-    """Of a plan: its questions."""
 
     @property
     def id(self) -> str:

@@ -90,7 +90,6 @@ FIELDS: Final = tuple(field.name for field in fields(Event))
 
 
 def _row_hash(row: Mapping[str, Any]) -> str:
-    """Hash a row over the payload's stored text, which is the canonical JSON of the payload."""
     parts = [row["payload"] if name == "payload" else canonical(row[name]) for name in FIELDS if name != "hash"]
     return hashlib.sha256(f"[{','.join(parts)}]".encode()).hexdigest()
 
@@ -98,8 +97,7 @@ def _row_hash(row: Mapping[str, Any]) -> str:
 def compose_event(
     study: str, type: EventType, payload: Mapping[str, Any], *, after: Event | None, actor: str, at: datetime
 ) -> Event:
-    """Return the event that may be appended after `after`, the study's last one; None for its first. Raise ValueError
-    for names or a payload that cannot be stored."""
+    """Return the event that may be appended after `after`, the last one; ValueError for what cannot be stored."""
     for what, name in (("study", study), ("actor", actor)):
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -186,11 +184,14 @@ class ImpossibleEvent(Exception):
     """The event cannot follow the ones before it."""
 
 
-def rule(*types: EventType) -> Callable[[Rule], Rule]:
-    """Register what an event of these types does; its parameters after study and event are the payload's fields.
+def refuse(holds: object, why: str) -> None:
+    """Raise ImpossibleEvent where something holds that keeps an event from following."""
+    if holds:
+        raise ImpossibleEvent(why)
 
-    Pydantic checks them before the rule is called. Other fields of a payload are ignored, unless the rule takes `**`.
-    """
+
+def rule(*types: EventType) -> Callable[[Rule], Rule]:
+    """Register what events of these types do; its parameters after study and event are the payload's fields."""
 
     def register(apply: Rule) -> Rule:
         hints = get_type_hints(apply)

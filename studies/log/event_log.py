@@ -1,13 +1,10 @@
 """The log of a study: an append-only, hash-chained SQL table; and the lock as a file.
 
 An appended event is on disk when `append` returns (SQLite: WAL with synchronous=FULL). `read` returns what was
-appended, in order, or raises LogCorrupt naming the first event that is not: changed, swapped or removed events break
-the chain (`studies.log.event`). An event is written directly after the one it was composed after, or not at all
-(HeadMoved), as (study, seq) is the primary key. A chain cannot show events missing at its *end*, nor a log rewritten
-whole: for that reports print the head hash.
-
-`design.lock` (`design-2.lock`, ..., each naming the hash before) is the canonical JSON of the locked design;
-`sha256sum` of it is the hash in log, runs and report.
+appended, in order, or raises LogCorrupt naming the first event that is not (`studies.log.event`). An event is written
+directly after the one it was composed after, or not at all (HeadMoved). A chain cannot show events missing at its
+*end*, nor a log rewritten whole: for that reports print the head hash. `design.lock` (`design-2.lock`, ..., each naming
+the hash before) is the canonical JSON of the locked design; `sha256sum` of it is the hash in log, runs and report.
 """
 
 from __future__ import annotations
@@ -91,7 +88,6 @@ _INSERT: Final = sa.insert(_TABLE)  # all made once: a study of a hundred events
 LOCK_FILE: Final = "design.lock"
 Change = tuple[EventType, Mapping[str, Any]]
 _TRIES: Final = 200
-"""Looks at a study that others write to all the while, before a change is given up."""
 
 
 def _every_head() -> sa.Select[Any]:
@@ -122,7 +118,6 @@ class EventLog:
     def compose(
         self, study: str, type: EventType, payload: Mapping[str, Any], *, after: Event | None, actor: str = "system"
     ) -> Event:
-        """Return what `compose_event` does, at the log's time."""
         return compose_event(study, type, payload, after=after, actor=actor, at=self._clock())
 
     def append(self, event: Event) -> None:
@@ -145,9 +140,7 @@ class EventLog:
         return None if head is None else event_of(head)
 
     def read(self, study: str, after: Event | None = None) -> list[Event]:
-        """Return all events of a study, oldest first, each verified; or those that follow `after`, which was read here.
-        Raise StudiesError when there are none, LogCorrupt naming the first one that is not what was appended, also when
-        `after` is not in the log any more as it was."""
+        """Return all events of a study, verified, or those after `after`; StudiesError for none, else LogCorrupt."""
         if after is None:
             return verify_events(study, self.read_unverified(study))
         rows = self._rows(_FROM, name=study, first=after.seq)
@@ -183,7 +176,6 @@ class EventLog:
         self._engine.dispose()
 
     def _open(self) -> None:
-        """Create the table, trying again while other processes do."""
         deadline = time.monotonic() + _BUSY_MS / 1000
         while True:
             try:
@@ -323,8 +315,7 @@ def lock_error(state: StudyState, folder: Path) -> str | None:
 
 
 class BudgetClock:
-    """The seconds that a controller has worked and not yet charged to its study's budget. `seconds` is a monotonic
-    clock that does not run while the machine sleeps."""
+    """The seconds that a controller has worked and not yet charged; `seconds` stands still while the machine sleeps."""
 
     def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -349,7 +340,6 @@ class StudyLog:
         self._work = work
         self._last: Event | None = None
         self._state: StudyState | None = None
-        """As of `_last`."""
         self._sent: tuple[str, float] | None = None
         """Hash and seconds of an event whose write failed midway: it may be in the log all the same."""
 
@@ -373,14 +363,12 @@ class StudyLog:
         return state
 
     def active_seconds(self) -> float:
-        """Return the seconds worked in all events read so far, and by this controller since."""
         worked = 0.0 if self._state is None else self._state.worked_s
         return worked + (0.0 if self._work is None else self._work.pending_seconds())
 
     def append(self, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
-        """Write one event after the last one read, durably, and return it. Raise HeadMoved when there is a newer one,
-        StudiesError when it cannot follow, ValueError for what cannot be stored, StoreError of the database; nothing is
-        written then."""
+        """Write one event after the last one read, durably; HeadMoved where it is not the last. Nothing is written
+        then."""
         worked = None if self._work is None else round(self._work.pending_seconds(), 3)
         charged = payload if worked is None else {**payload, WORKED: worked}
         event = self._log.compose(self.study, type, charged, after=self._last, actor=actor)

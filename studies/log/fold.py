@@ -27,10 +27,9 @@ from studies.log.entries import (
     RunState,
     Stamp,
 )
-from studies.log.event import RULES, Event, EventType, ImpossibleEvent, rule
+from studies.log.event import RULES, Event, EventType, ImpossibleEvent, refuse, rule
 from studies.log.study import RoundState, StudyState
 from studies.records.alpha import Exploration, exploration_spec
-from studies.records.analysis import MADE, AnalysisResult
 from studies.records.design import Arm, RunSpec
 from studies.records.procedure import PlanNode
 from studies.records.runs import (
@@ -45,7 +44,7 @@ from studies.records.runs import (
     shares_untrained,
     zero_lr_spec,
 )
-from studies.records.verdict import PlannerMessage, Verdict
+from studies.records.verdict import MADE, AnalysisResult, PlannerMessage, Verdict
 
 WORKED: Final = "worked_s"
 """Key of a payload, of any type of event: seconds that its controller worked since its last event."""
@@ -92,8 +91,7 @@ def _copy(state: StudyState) -> StudyState:
 def _apply(study: StudyState, event: Event) -> None:
     if (event.type is EventType.STUDY_CREATED) != (not study.created):
         raise ImpossibleEvent("expected exactly one study.created, as the first event")
-    if study.id and event.study != study.id:
-        raise ImpossibleEvent(f"expected an event of study {study.id}")
+    refuse(study.id and event.study != study.id, f"expected an event of study {study.id}")
     if study.concluded_reason is not None and event.type not in _AFTER_CONCLUSION:
         raise ImpossibleEvent("the study was concluded before; expected no further planning, runs or verdicts")
     payload = dict(event.payload)
@@ -152,8 +150,7 @@ def _add_note(
     kind: NoteKind = "ask" if asks else "revise" if about else "plan" if nodes else "note"
     if kind == "revise" and not any(note.id == about for note in reversed(study.notes.values())):
         raise ImpossibleEvent(f"expected an idea of the planner's notebook to revise; found {about!r}")
-    if (turn, index) in study.notes:
-        raise ImpossibleEvent(f"note {index} of the turn {turn} was kept before")
+    refuse((turn, index) in study.notes, f"note {index} of the turn {turn} was kept before")
     written = kind, text, study.round, turn, index, about, reason, nodes
     study.notes[turn, index] = PlannerNote(event.seq, event.ts, *written)
 
@@ -171,8 +168,7 @@ def _begin_round(study: StudyState, event: Event, /, number: int, previous: str,
         raise ImpossibleEvent(f"expected a round after the lock {str(study.design_hash)[:12]}; found {previous[:12]}")
     if number != study.round + 1 or number > study.most_rounds:
         raise ImpossibleEvent(f"expected round {study.round + 1} of {study.most_rounds}; found {number}")
-    if study.open_claims:
-        raise ImpossibleEvent(f"expected a round whose claims are settled; found {', '.join(study.open_claims)} open")
+    refuse(study.open_claims, f"expected a round whose claims are settled; found {', '.join(study.open_claims)} open")
     if any(run.active for run in study.runs.values()):
         raise ImpossibleEvent("expected a round of which nothing runs any more; found an attempt that does")
     study.rounds_before = (*study.rounds_before, _copy(study))
@@ -204,8 +200,7 @@ def _work(study: StudyState, event: Event) -> None:
 
 @rule(EventType.STUDY_PAUSED)
 def _pause(study: StudyState, event: Event, reason: str) -> None:
-    if study.stopped_reason is not None:
-        raise ImpossibleEvent("the study is stopped; expected nothing to pause")
+    refuse(study.stopped_reason is not None, "the study is stopped; expected nothing to pause")
     study.paused_reason = study.paused_reason or reason
 
 
@@ -265,8 +260,7 @@ def _plan_exploration(
         raise ImpossibleEvent("an exploration is scored on search tasks; found hidden ones, which are for claims")
     if study.design is not None and (study.design.screen is not None or study.open_claims):
         raise ImpossibleEvent("an exploration was planned while the round's claims are open")
-    if study.hypotheses and study.design is None:
-        raise ImpossibleEvent("an exploration was planned between a proposal and its lock")
+    refuse(study.hypotheses and study.design is None, "an exploration was planned between a proposal and its lock")
     study.explorations = (*study.explorations, PlannedExploration(plan, seconds_per_run, turn, event.seq))
     # Another exploration may begin with another model.
     study.prepared = {phase: model for phase, model in study.prepared.items() if phase != "explore"}
@@ -274,16 +268,13 @@ def _plan_exploration(
 
 @rule(EventType.RUN_PLANNED)
 def _plan_run(study: StudyState, event: Event, run_id: str, spec: RunSpec) -> None:
-    if spec.study != study.id:
-        raise ImpossibleEvent(f"expected a run of study {study.id}; found one of {spec.study}")
+    refuse(spec.study != study.id, f"expected a run of study {study.id}; found one of {spec.study}")
     expected = _derive_spec(study, spec)
     if spec != expected:
         differing = [name for name in RunSpec.model_fields if getattr(spec, name) != getattr(expected, name)]
         raise ImpossibleEvent(f"the run is not what its lock leads to: {', '.join(differing)} differ")
-    if run_id != spec.run_id:
-        raise ImpossibleEvent(f"the spec's run id is {spec.run_id}, the event says {run_id}")
-    if run_id in study.runs:
-        raise ImpossibleEvent(f"run {run_id} was planned before")
+    refuse(run_id != spec.run_id, f"the spec's run id is {spec.run_id}, the event says {run_id}")
+    refuse(run_id in study.runs, f"run {run_id} was planned before")
     _put(study, RunState(run_id, spec, planned=event.ts))
 
 
@@ -307,15 +298,12 @@ def _derive_spec(study: StudyState, spec: RunSpec) -> RunSpec:
         if design.screen is None:
             when = "after the screen was decided" if study.selection else "without a screen"
             raise ImpossibleEvent(f"a screening run came {when}")
-        if spec.arm not in study.candidates:
-            raise ImpossibleEvent(f"the screen was not asked for a candidate {spec.arm!r}")
+        refuse(spec.arm not in study.candidates, f"the screen was not asked for a candidate {spec.arm!r}")
         _check_seed(spec, (design.screen.seed,))
         steps = spec.job.get("steps")
-        if steps not in [rung.steps for rung in design.screen.rungs]:
-            raise ImpossibleEvent(f"no rung of the screen has {steps!r} steps")
+        refuse(steps not in [rung.steps for rung in design.screen.rungs], f"no rung of the screen has {steps!r} steps")
         return screen_spec(study.id, design, lock, study.candidates[spec.arm], int(str(steps)))
-    if design.screen is not None:
-        raise ImpossibleEvent("a run of the confirmation came before the screen was decided")
+    refuse(design.screen is not None, "a run of the confirmation came before the screen was decided")
     arm = _arm(design.arms, spec, "design")
     if spec.phase == "confirm":
         _check_seed(spec, study.arm_seeds[arm.name])
@@ -334,13 +322,11 @@ def _derive_noise_spec(study: StudyState, spec: RunSpec) -> RunSpec:
     plan, lock = study.noise_plan, study.noise_hash
     if plan is None or lock is None or spec.design_hash != lock:
         raise ImpossibleEvent(f"expected an A/A run under the noise plan {str(lock)[:12]}")
-    if study.design is not None:
-        raise ImpossibleEvent("an A/A run came after the design was locked")
+    refuse(study.design is not None, "an A/A run came after the design was locked")
     if spec.arm == PLUMBING_ARM and plan.plumbing is not None:
         _check_seed(spec, (plan.plumbing,))
         return zero_lr_spec(study.id, plan, lock, spec.seed)
-    if spec.arm != NOISE_ARM:
-        raise ImpossibleEvent(f"expected the arm {NOISE_ARM!r} of A/A runs; found {spec.arm!r}")
+    refuse(spec.arm != NOISE_ARM, f"expected the arm {NOISE_ARM!r} of A/A runs; found {spec.arm!r}")
     _check_seed(spec, plan.seeds)
     return noise_spec(study.id, plan, lock, spec.seed)
 
@@ -353,13 +339,11 @@ def _arm(arms: Iterable[Arm], spec: RunSpec, where: str) -> Arm:
 
 
 def _check_seed(spec: RunSpec, seeds: Collection[int]) -> None:
-    if spec.seed not in seeds:
-        raise ImpossibleEvent(f"expected one of the seeds of the phase {spec.phase}; found {spec.seed}")
+    refuse(spec.seed not in seeds, f"expected one of the seeds of the phase {spec.phase}; found {spec.seed}")
 
 
 def _run(study: StudyState, run_id: str) -> RunState:
-    if run_id not in study.runs:
-        raise ImpossibleEvent(f"no run {run_id!r} was planned")
+    refuse(run_id not in study.runs, f"no run {run_id!r} was planned")
     return study.runs[run_id]
 
 
@@ -374,8 +358,7 @@ def _launch(
 ) -> None:  # fmt: skip
     """An attempt begins, from nothing or going on from an earlier one; older logs do not say how it begins."""
     run = _run(study, run_id)
-    if run.status not in ("planned", "ended"):
-        raise ImpossibleEvent(f"run {run_id} is {run.status}; expected no launch now")
+    refuse(run.status not in ("planned", "ended"), f"run {run_id} is {run.status}; expected no launch now")
     if run.attempts and attempt <= run.attempts[-1].number:
         raise ImpossibleEvent(f"expected attempt {run.attempts[-1].number + 1} of run {run_id}; found {attempt}")
     resumes = begins.get("resumes")
@@ -440,8 +423,7 @@ def _copy_attempt(
 ) -> None:
     """How W&B's copy of an attempt's log stands; results rest on the log itself, so nothing else changes."""
     run = study.every_run.get(run_id) or _run(study, run_id)
-    if standing not in STANDINGS:
-        raise ImpossibleEvent(f"expected a standing of {', '.join(STANDINGS)}; found {standing!r}")
+    refuse(standing not in STANDINGS, f"expected a standing of {', '.join(STANDINGS)}; found {standing!r}")
     if attempt not in [one.number for one in run.attempts]:
         raise ImpossibleEvent(f"there is no attempt {attempt} of run {run_id}; nothing to copy")
     attempts = tuple(
@@ -464,8 +446,7 @@ def _copy_attempt(
 @rule(EventType.RUN_COLLECTED)
 def _collect(study: StudyState, event: Event, /, run_id: str, attempt: int, **more: Any) -> None:
     run = _run(study, run_id)
-    if run.status in ("collected", "invalid"):
-        raise ImpossibleEvent(f"run {run_id} is {run.status}; expected nothing more to collect")
+    refuse(run.status in ("collected", "invalid"), f"run {run_id} is {run.status}; expected nothing more to collect")
     if next((one.status for one in run.attempts if one.number == attempt), "failed") not in (None, "finished"):
         raise ImpossibleEvent(f"attempt {attempt} of run {run_id} did not finish; nothing of it may be collected")
     for name in ("snapshot", "evaluation"):
@@ -480,8 +461,7 @@ def _measure(study: StudyState, event: Event, /, **payload: Any) -> None:
     run = _run(study, measurement.run_id)
     if run.collected is None:
         raise ImpossibleEvent(f"run {run.run_id} is {run.status}; expected a measurement of a collected run only")
-    if measurement.key in run.measurements:
-        raise ImpossibleEvent(f"{measurement.key} of run {run.run_id} was recorded before")
+    refuse(measurement.key in run.measurements, f"{measurement.key} of run {run.run_id} was recorded before")
     if measurement.sha256 not in (run.collected["snapshot"]["sha256"], run.collected["evaluation"]["sha256"]):
         raise ImpossibleEvent(f"{measurement.key} of run {run.run_id} is bound to no collected file")
     _put(study, replace(run, measurements={**run.measurements, measurement.key: measurement}))
@@ -494,8 +474,7 @@ def _measure(study: StudyState, event: Event, /, **payload: Any) -> None:
 @rule(EventType.RUN_INVALIDATED)
 def _invalidate(study: StudyState, event: Event, run_id: str, code: str, reason: str) -> None:
     run = _run(study, run_id)
-    if run.invalid is not None:
-        raise ImpossibleEvent(f"run {run_id} was invalidated before")
+    refuse(run.invalid is not None, f"run {run_id} was invalidated before")
     _put(study, replace(run, invalid=(code, reason), settled=event.ts))
     if code == GENERATED_CODE_FAILED and run.spec.phase == "confirm":
         study.crashed = study.crashed or run_id

@@ -221,8 +221,7 @@ class ControllerLeases:
 
 
 class LeaseWatch:
-    """Whose controllers live, as far as one process can see: of this host at once, of others by whether they beat. What
-    it remembers of beats is its own."""
+    """Whose controllers live, as far as one process can see: of this host at once, of others by whether they beat."""
 
     def __init__(self, leases: ControllerLeases, me: Holder) -> None:
         self._leases = leases
@@ -410,8 +409,7 @@ class Slots:
 
     def take(self, ask: SlotRequest, left: Collection[SlotRow] = (), passed_over: Collection[str] = ()) -> SlotRow:
         """Return the row of a slot of this machine for an attempt; one without a slot where it has to wait in the line.
-        Rows in `left` are of nobody any more and are removed, as far as they are still as they were seen. Studies in
-        `passed_over` are not waited for. An attempt that holds one already keeps it."""
+        Rows in `left` are of nobody any more and are removed; studies in `passed_over` are not waited for."""
         here = _MACHINES.c.host == self.host
         with self._log.transaction("write") as connection:
             # A write first: SQLite lets no reader become a writer once somebody else wrote, and from here to the

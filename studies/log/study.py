@@ -1,9 +1,7 @@
 """StudyState: everything known about a study, made of its events by `studies.log.fold.fold`.
 
-`fold` alone changes a state, and each time a fresh copy: what somebody holds stays as it is. The values of its fields
-are replaced, never changed in place, so that a copy shares them (`planner_acts` and `notes` grow in place, and `fold`
-has its own). A new fact is a field, and a rule that sets it. It opens no file: that one still is what was collected is
-for the report to check.
+`fold` alone changes a state, and each time a fresh copy. The values of its fields are replaced, never changed in place,
+so that a copy shares them (`planner_acts` and `notes` grow in place, and `fold` has its own).
 """
 
 from __future__ import annotations
@@ -48,9 +46,7 @@ LOOK_RULE: Final = "planner at look"
 REPAIR_RULE: Final = "repair code that crashed early, blind"
 """The rule of a decision that code which crashed is not repaired."""
 ASK_RULE: Final = "ask on while level and budget tell something"
-"""The rule of the decision that no further question is asked."""
 BUDGET_RULE: Final = "stop when the wall-clock budget is used up"
-"""The rule of the decision that no more runs begin."""
 
 
 @dataclass
@@ -62,41 +58,33 @@ class RoundState:
     noise_hash: str | None = None
     """Hash of `noise_plan`, which its runs carry in the lock's place."""
     noise_seconds: float = 0.0
-    """Price of one A/A run, in seconds; 0 where nobody gave one."""
     explorations: tuple[PlannedExploration, ...] = ()
     """What was tried without a claim since this round began, in order: before its question, then before the next."""
     locked_design: Design | None = None
     design: Design | None = None
     """The effective one: after a screen, its arms and claims in the screen's place; with a pilot, its size so far."""
     design_hash: str | None = None
-    """The lock's hash, which every run carries."""
     lock_file: str | None = None
     """Name of the lock's file in the study's folder; None before the lock."""
     locked: Stamp | None = None
     arm_seeds: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """The training seeds of the confirmation, by arm."""
     candidates: Mapping[str, Arm] = field(default_factory=dict)
     """What the screen was asked to try, by name, in order."""
     selection: Selection | None = None
     sizing: Sizing | None = None
-    """What the pilot of the design led to."""
     length: RunLength | None = None
     """How long the runs of the confirmation are by its pilot; None where nothing was to be decided, or yet is."""
     model: Mapping[str, Any] | None = None
     """Hash and seconds of the model that the confirmation begins with."""
     prepared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Payload of `model.prepared` by the phase whose runs begin with that model: the control's (`sha256`), and where
-    models are compared, those of all arms (`models`)."""
+    """Payload of `model.prepared` by the phase whose runs begin with that model; `models` where arms compare them."""
     first_launch: Stamp | None = None
     runs: Mapping[str, RunState] = field(default_factory=dict)
     has_data: bool = False
-    """Whether a run of a claim was measured."""
     verdicts: tuple[Verdict, ...] = ()
     """The newest verdict on each hypothesis, final or of an early look, while its data are unchanged."""
     superseded: tuple[Verdict, ...] = ()
-    """Verdicts whose data changed after them."""
     interim: tuple[Verdict, ...] = ()
-    """Verdicts of earlier looks, which a later look replaced."""
     replications: tuple[Verdict, ...] = ()
     """The newest verdict on each hypothesis that was tried in another setting."""
     judged_short: Mapping[tuple[str, Phase], int] = field(default_factory=dict)
@@ -147,7 +135,6 @@ class StudyState(RoundState):
     """Why no run is scheduled while running attempts finish; None while the study is not paused."""
     stopped_reason: str | None = None
     stopped_seq: int = 0
-    """Number of the last event that stopped the study; 0 if none did."""
     concluded_reason: str | None = None
     said: PlannerMessage | None = None
     """The planner's last words, a quotation; None where it had none."""
@@ -168,7 +155,6 @@ class StudyState(RoundState):
     event_count: int = 0
     head_hash: str = ""
     round: int = 1
-    """Which round of the inquiry this is."""
     rounds_before: tuple[StudyState, ...] = ()
     """The rounds that are over, each as it stood at its end, the first one first."""
     given_up: tuple[StudyState, ...] = ()
@@ -253,7 +239,6 @@ class StudyState(RoundState):
 
     @property
     def every_run(self) -> Mapping[str, RunState]:
-        """The runs of all rounds, those of rounds that came to no lock included."""
         if not self.rounds_before and not self.given_up:
             return self.all_runs
         every = (*self.rounds_before, *self.given_up, self)
@@ -296,7 +281,6 @@ class StudyState(RoundState):
 
     @property
     def seeds_used(self) -> frozenset[int]:
-        """The seeds that were drawn for this round: for its A/A runs, explorations, screen and claims."""
         design, noise = self.locked_design, self.noise_plan
         seeds: list[int | None] = [seed for tried in self.explorations for seed in tried.plan.seeds]
         seeds += [seed for issue in self.abandoned for seed in issue.design.seeds]
@@ -309,7 +293,6 @@ class StudyState(RoundState):
 
     @property
     def ledgers(self) -> AlphaLedgers:
-        """The error ledgers as they stand before this round."""
         alpha = self.design.alpha if self.most_rounds == 1 and self.design is not None else ALPHA
         ledgers = AlphaLedgers.begin(self.most_rounds, alpha)
         for before in self.rounds_before:
@@ -325,8 +308,7 @@ class StudyState(RoundState):
 
     @property
     def outcome(self) -> RoundOutcome:
-        """What the round hands on: the level of a kind where every comparison ended in a claim of it, or none was. The
-        level of a claim goes to its mediators first, and on from there where all of them moved."""
+        """What the round hands on: the level of a kind where every comparison ended in a claim of it, or none was."""
         verdicts = [self.verdict_on(h.id) for h in (self.design.hypotheses if self.design is not None else ())]
         measured = (run for run in self.runs_in("confirm") if run.spec.metric.key in run.measurements)
         if not verdicts or next(measured, None) is None:

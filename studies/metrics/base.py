@@ -1,11 +1,8 @@
 """What a metric is: one number a run, computed from its stored files and nothing else.
 
-Whoever collects a run computes it with these functions, and whoever verifies a study computes it again. A kind of
-metric says its range, the evaluations it needs and what is told of it; a `Metric` is a kind with its parameters, locked
-in a design.
-
-The hidden curve of a run is success by training episodes, with straight lines between evaluations. Times are read off
-the centred mean of three evaluations (two at an end): of the ways tried, this has the least bias and spread.
+A kind of metric says its range, the evaluations it needs and what is told of it; a `Metric` is a kind with its
+parameters, locked in a design. The hidden curve of a run is success by training episodes, with straight lines between
+evaluations. Times are read off the centred mean of three evaluations (two at an end).
 """
 
 from __future__ import annotations
@@ -22,8 +19,7 @@ from studies.checks.conditions import INITIAL, Part, Row, success_rate
 from studies.records.design import Metric, Schedule
 
 LEAST_POINTS = 4
-"""Evaluations of a training that is to have a curve: with fewer a mean of three is the whole of it. One that a rule
-ended early may have fewer, and has its curve all the same."""
+"""Evaluations of a training that is to have a curve; one that a rule ended early may have fewer."""
 BY_EPISODES: Final = "batch/episodes"
 BY_TOKENS: Final = "tokens/trained"
 BY_SECONDS: Final = "timing_s/step"
@@ -31,11 +27,8 @@ BY_SECONDS: Final = "timing_s/step"
 LOOKS: Final = 10
 """Parts that a training is cut into by its evaluations."""
 SHARE: Final = 0.125
-"""Size of one evaluation during training, of the one after it: ten cost as much as one before and one after.
-
-Beside 512 episodes these are 64, with a standard error of 0.06 at a half: read off nine such, a time to a threshold has
-one of 5 to 10 % of the horizon, and the area below it one of 0.01. `benchmarks/evaluation_cost.py` says what they cost.
-"""
+"""Size of one evaluation during training, of the one after it: ten cost as much as one before and one after. Of 512
+episodes these are 64, with a standard error of 0.06 at a half (`benchmarks/evaluation_cost.py`)."""
 LEAST_EPISODES: Final = 32
 
 
@@ -135,8 +128,7 @@ class MetricKind(ABC):
 
     @abstractmethod
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        """Return all that is measured of a run, by key: the metric's own under `metric.key`. Raises Refused where the
-        files do not hold what it is computed from."""
+        """Return all that is measured of a run, by key; Refused where the files do not hold it."""
 
 
 def before_and_after(metric: Metric, run: Results) -> dict[str, Value]:
@@ -155,8 +147,7 @@ class Curve:
     ys: tuple[float, ...]
 
     def area(self, horizon: float, most: float = 1.0) -> float:
-        """Return the mean height from 0 to the horizon, by trapezes of min(y, `most`) at each evaluation. What lies
-        above `most` is cut at the evaluations, not between them. The last value holds beyond the end."""
+        """Return the mean height from 0 to the horizon, cut at `most`, by trapezes."""
         points = [(x, min(y, most)) for x, y in zip(self.xs, self.ys, strict=True) if x <= horizon]
         if points[-1][0] < horizon:
             points.append((horizon, min(self.height(horizon), most)))

@@ -112,9 +112,7 @@ class MeanReward(OfPlays):
 
 
 class Area(MetricKind):
-    """The mean of hidden success over the whole training. The whole area confounds speed with the level that is
-    reached; below a threshold it is mostly of speed, and its estimand is what lacks to the threshold on average, up to
-    the horizon."""
+    """The mean of hidden success over the whole training; below a threshold it is mostly of speed."""
 
     name = "area"
     title = "hidden success on average over the training; with a threshold, what lies below it alone"
@@ -140,9 +138,8 @@ class Area(MetricKind):
 
 
 class TrainingArea(MetricKind):
-    """The mean of training success over the whole training, off the curve that a training logs anyway. Each batch tells
-    the policy before its step. Beyond the last batch, up to the horizon, holds the mean of the last `WINDOW_EPISODES`
-    episodes: so it does for a training that the watchdog stopped."""
+    """The mean of training success over the whole training, off the curve that a training logs anyway. Beyond the last
+    batch, up to the horizon, holds the mean of the last `WINDOW_EPISODES` episodes."""
 
     name = TRAINING_AREA
     title = "success on training tasks, as training plays them, on average over the training; no evaluation is in it"
@@ -277,9 +274,8 @@ class SuccessAtSeconds(SuccessAtTokens):
 
 
 class TokensPerTask(OfPlays):
-    """All tokens sampled in an evaluation, those of tasks that stay unsolved too, over the tasks that it solves. It is
-    cut: a policy that solves nothing, or next to nothing, counts with the cut, which the design locks. Unless somebody
-    says another one, it is what one play may take at most."""
+    """All tokens sampled in an evaluation over the tasks that it solves. It is cut: a policy that solves next to
+    nothing counts with the cut, which the design locks; by default what one play may take at most."""
 
     name = "tokens"
     title = "tokens sampled for each hidden task that is solved, after the last step"

@@ -1,8 +1,7 @@
 """Kinds of metrics by name, those of installed packages included.
 
-A package names its kinds in `[project.entry-points."ajet.metrics"]` with `NAME = "module:Class"`. A broken one is
-refused where it is asked for. A kind may be anybody's code: what it locks and what it reads off a run are checked, and
-what cannot be is refused in one line that names what was raised and where.
+A package names its kinds in `[project.entry-points."ajet.metrics"]` with `NAME = "module:Class"`. A kind may be
+anybody's code: what it locks and what it reads off a run are checked, and what cannot be is refused in one line.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Files of runs against the log.
+"""Files of runs against the log: measurements, counts and conditions are computed again from snapshot and evaluation.
 
-Each collected run has a snapshot (training, as the tracker logged it) and an evaluation (each hidden episode's
-outcome). Measurements, counts and what the files hold of the run's conditions are computed again. What was not recorded
-claims nothing, but for a run's curve where a rule of collapse is locked: without it a collapsed run would count.
-Alarms and kinds of tasks need code that this room does not import: of kinds the sums are checked, of alarms nothing
-but whether a run that they are said to have ended is short of steps.
+What was not recorded claims nothing, but for a run's curve where a rule of collapse is locked: without it a collapsed
+run would count. Alarms and kinds of tasks need code that this room does not import: of kinds the sums are checked, of
+alarms whether a run that they are said to have ended is short of steps.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError
 """What reading a value raises that lacks what it must hold, or holds something else."""
 FILES: Final = ("snapshot", "evaluation")
 _JUDGED: Final = ("confirm", "replicate")
-"""Phases whose runs feed a claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,6 @@ class Findings:
 
 
 def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
-    """Check the files of every collected run, and each number that follows from them."""
     design = state.locked_design
     for run in state.all_runs.values():
         if run.collected is None:
@@ -107,7 +103,6 @@ def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
 
 
 def _read_untrained(state: StudyState, run: RunState, folder: Path) -> Mapping[str, Any] | None:
-    """Return the evaluation that a run shares with others; None for none, or where its own run's check says why not."""
     source = state.every_run.get(run.untrained) if run.untrained else None
     if source is not None and source.collected is not None:
         with suppress(CollectError, *UNREADABLE):
@@ -209,7 +204,6 @@ class _CollectedRun:
             self._compare(f"{place}, other", {"version": (other["policy_version"], last)})
 
     def _check_part(self, place: str, part: Mapping[str, Any], episodes: int, environment: str = "") -> None:
-        """Check one evaluation: of whose tasks it is, and that it has so many different plays."""
         plays = {(episode["task_id"], episode["sample"]) for episode in part["episodes"]}
         of = {
             "environment": (part["environment"], environment or self.run.spec.environment),

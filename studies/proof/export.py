@@ -1,8 +1,7 @@
 """A study as a folder that verifies elsewhere: log, lock, runs' files and report.
 
-What is in it is what `verify` reads, byte for byte: nothing is left out of an event, for the chain of hashes would
-break. Planning turns, attempts' own folders and the installation's secrets stay where they are. The folder is there
-whole or not at all.
+What is in it is what `verify` reads, byte for byte. Planning turns, attempts' own folders and the installation's
+secrets stay where they are. The folder is there whole or not at all.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,12 +30,10 @@ EVENTS: Final = "events.jsonl"
 """The log: a line of canonical JSON for each event, oldest first; `payload` is the JSON value itself."""
 README: Final = "README.md"
 _NUMBERED = re.compile(r"[^\W_]*\d[^\W_]*")
-"""A word with a digit in it."""
 
 
 def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
-    """Write a study to the new folder `to` and return the paths in it; StudiesError when that cannot be. `folder` holds
-    the study's files. Whether they are what the log says is `verify`'s question, to be asked before."""
+    """Write a study to the new folder `to` and return the paths in it; StudiesError when that cannot be."""
     if to.exists():
         raise StudiesError(f"expected a folder that is not there yet; found {to}. Name another, or remove it")
     state = fold(find_corruption(study, rows)[0])
@@ -47,15 +43,12 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
         lines = (canonical({**row, "payload": json.loads(row["payload"])}) for row in rows)
         for name, text in ((EVENTS, "".join(f"{line}\n" for line in lines)), (README, readme(state))):
             (draft / name).write_text(text, encoding="utf-8", newline="\n")
-        locks = dict(lock for each in state.every_round for lock in each.locks)
-        kept = [run.collected for run in state.every_run.values() if run.collected and run.invalid is None]
-        runs = {str(record[kind]["path"]): str(record[kind]["sha256"]) for record in kept for kind in FILES}
-        hashes = locks | runs | file_hashes(state.newest_report)
-        names = [name for name in _files(state, folder) if name in hashes or (folder / name).is_file()]
+        known = _files(state, folder)
+        names = [name for name, sha256 in known.items() if sha256 or (folder / name).is_file()]
         for name in names:
             path, copy = folder / name, draft / name
             data = path.read_bytes()
-            if name in hashes and hashlib.sha256(data).hexdigest() != hashes[name]:
+            if known[name] and hashlib.sha256(data).hexdigest() != known[name]:
                 raise StudiesError(
                     f"expected {path} as the log says it is; it was changed meanwhile. Verify, and export again"
                 )
@@ -70,9 +63,7 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
 
 
 def read_export(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepancy]]:
-    """Return the study of an exported folder, its events as the event log's `stored` gives them, and broken lines.
-    Raise StudiesError for no such log, no event in it, or what is no plain file: a link would be read elsewhere, a pipe
-    never end."""
+    """Return the study of an exported folder, its events, and broken lines; StudiesError for what is no plain file."""
     path = folder / EVENTS
     locks = (lock_name(number, repair) for number in range(1, MOST_ROUNDS + 1) for repair in range(MOST_REPAIRS + 1))
     for name in (EVENTS, README, *locks, *PAGES, "figures", "runs"):
@@ -94,7 +85,6 @@ def read_export(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepan
 
 
 def _check_readme(folder: Path, rows: Rows) -> list[Discrepancy]:
-    """Return a drift where an export's README holds a number that does not follow from the log."""
     try:
         said = (folder / README).read_text(encoding="utf-8", errors="replace")
         expected = readme(fold(find_corruption(str(rows[0]["study"]), rows)[0]))
@@ -129,7 +119,6 @@ def readme(state: StudyState) -> str:
 
 
 def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | None:
-    """Return a line as the database would give it; None, and a drift, where it is no event."""
     try:
         found = json.loads(line)
         row = {name: found[name] for name in FIELDS} | {"payload": canonical(found["payload"])}
@@ -142,10 +131,12 @@ def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | N
     return row
 
 
-def _files(state: StudyState, folder: Path) -> Sequence[str]:
-    """Return the paths of all files that a verification reads, and of figures from before they were hashed."""
-    locks = [file for each in state.every_round for file, _ in each.locks]
-    runs = [str(run.collected[kind]["path"]) for run in state.every_run.values() if run.collected for kind in FILES]
+def _files(state: StudyState, folder: Path) -> dict[str, str | None]:
+    """Return the sha256 of each file that a verification reads; None for one that need not be there."""
+    files: dict[str, str | None] = dict(lock for each in state.every_round for lock in each.locks)
+    for run in state.every_run.values():
+        for record in (run.collected[kind] for kind in FILES) if run.collected else ():
+            files[str(record["path"])] = str(record["sha256"]) if run.invalid is None else None
     report = file_hashes(state.newest_report)
     drawn = sorted(f"figures/{path.name}" for path in (folder / "figures").glob("*.svg")) if report else []
-    return list(dict.fromkeys((*locks, *runs, *report, *drawn)))
+    return files | report | {name: None for name in drawn if name not in report}

@@ -1,13 +1,9 @@
-"""Verification: whether a study is what it says, computed again from log and files.
+"""Verification: whether a study is what it says, computed again from log and files. Nothing is written.
 
-Nothing is written. The fold (`studies.log.fold`) refuses events that cannot follow (a design unlike its hash, a run
-that the lock does not lead to, an unlocked seed, a run id that is not its spec's hash); what it takes on faith is
-computed again here: verdicts from runs, a design's size from its pilot's, ledger levels from verdicts, and that the
-looks of a round together spend its level.
-
-A report that these very sources made is built again and compared word by word; one of another version is held to its
-hashes and its head, and numbers in it that today's would not hold are told. Who recomputes log, files and report, or
-cuts the log's tail off, is caught only by a head hash kept elsewhere. What is taken on faith: `docs/proof.md`.
+The fold (`studies.log.fold`) refuses events that cannot follow; what it takes on faith is computed again here: verdicts
+from runs, a design's size from its pilot's, ledger levels from verdicts. A report that these very sources made is built
+again and compared word by word; one of another version is held to its hashes and its head. Who recomputes log, files
+and report, or cuts the log's tail off, is caught only by a head hash kept elsewhere (`docs/proof.md`).
 """
 
 from __future__ import annotations
@@ -46,7 +42,6 @@ _DATA = re.compile(r"\b[0-9a-f]{12,64}\b|[+−-]?\d+\.\d{2,}")
 _DRAWN = re.compile(r"<(svg|style)\b.*?</\1>", re.DOTALL)
 _FIGURE = re.compile(r"figures/[a-z0-9-]+\.svg")
 _SHOWN = 100
-"""Characters of a line that are quoted."""
 
 
 def events_of(study: str, rows: Rows, findings: Findings) -> list[Event]:
@@ -119,7 +114,6 @@ def _spending_error(design: Design) -> str | None:
 
 
 def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
-    """Compute a verdict again from the events before it, and compare it field by field."""
     stored = Verdict.model_validate({name: event.payload[name] for name in event.payload if name != WORKED})
     place = f"verdict on {stored.hypothesis} (event {event.seq})"
     blames_lock = stored.verdict == "invalid" and stored.reason.startswith(f"the lock {state.lock_file} ")
@@ -140,7 +134,6 @@ def _check_verdict(event: Event, state: StudyState, findings: Findings) -> None:
 
 
 def _check_sizing(event: Event, state: StudyState, findings: Findings) -> None:
-    """Compute what a pilot led to again from the events before it; what time carried only the harness saw."""
     payload = {name: event.payload[name] for name in event.payload if name != WORKED}
     both: tuple[Record, Record]
     if event.type is EventType.LENGTH_DECIDED:
@@ -149,12 +142,10 @@ def _check_sizing(event: Event, state: StudyState, findings: Findings) -> None:
     else:
         what, sizing, by_runs = "sizing", Sizing.model_validate(payload), seeds_by_runs(state)
         both = sizing, size_study(state, by_runs if state.budget_touched else min(by_runs, sizing.affordable))
-    differences = list(_differences(*(record.model_dump(mode="json") for record in both)))
-    if not differences:
-        findings.held[what] += 1
-    for name, before, after in differences:
-        difference = f"{name} is {before!r} in the log, {after!r} computed from the pilot's runs"
-        findings.drift(f"{what} of the design (event {event.seq})", difference)
+    differences = _differences(*(record.model_dump(mode="json") for record in both))
+    told = [f"{name} is {a!r} in the log, {b!r} computed from the pilot's runs" for name, a, b in differences]
+    for difference in told or (None,):
+        findings.check(what, f"{what} of the design (event {event.seq})", difference)
 
 
 def _differences(stored: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -191,16 +182,14 @@ def before_report(events: Sequence[Event]) -> list[Event]:
 
 
 def check_report(events: Sequence[Event], folder: Path, findings: Findings) -> None:
-    """Compare the pages and figures in a study's folder with the newest `report.built` of its log."""
     last = max((n for n, event in enumerate(events) if event.type is EventType.REPORT_BUILT), default=None)
     if last is None:
         for name in (name for name in PAGES if (folder / name).exists()):
             findings.drift(name, "the log knows of no report; build one with: ajet study report --build")
         return
     payload = events[last].payload
-    pages = {
-        name: data for name, sha256 in file_hashes(payload).items() if (data := _page(folder, name, sha256, findings))
-    }
+    read = {name: _page(folder, name, sha256, findings) for name, sha256 in file_hashes(payload).items()}
+    pages = {name: data for name, data in read.items() if data}
     if "figures" not in payload:
         findings.note("The log is from before figures were hashed: figures/ was not checked.")
     shown = fold(before_report(events[: last + 1]))
@@ -294,9 +283,8 @@ class Proof:
 def verify(
     study: str, rows: Rows, folder: Path, *, head: str | None = None, known: Sequence[Discrepancy] = ()
 ) -> Proof:
-    """Verify a study by its stored events and the folder that holds its files. `head` is a head hash that was kept
-    elsewhere, or its beginning; `known` are drifts that reading the rows showed. Every drift is found in one go, as far
-    as the log can be read; nothing is raised for what is stored wrongly."""
+    """Verify a study by its stored events and its folder; nothing is raised for what is stored wrongly. `head` is a
+    head hash that was kept elsewhere, or its beginning; `known` are drifts that reading the rows showed."""
     findings = Findings(list(known))
     events = events_of(study, rows, findings)
     if head is not None:

@@ -23,7 +23,7 @@ from pydantic import Field
 from studies.records.base import EvolvingRecord, JsonValue
 from studies.records.design import Arm, Design, Metric, RunSpec
 from studies.records.procedure import InterimAnalysis, Phase, RoundPlace
-from studies.records.runs import add_evaluation_steps
+from studies.records.runs import run_spec
 
 MOST_ARMS: Final = 6
 ALPHA: Final = 0.05
@@ -62,15 +62,11 @@ class Exploration(EvolvingRecord):
 
 
 def exploration_spec(study: str, plan: Exploration, arm: Arm, seed: int) -> RunSpec:
-    job = {**plan.base_job, **arm.job_overrides, "seed": seed}
-    return RunSpec(
-        study=study, design_hash=plan.hash(), arm=arm.name, seed=seed, environment=plan.environment,
-        job=add_evaluation_steps(job, plan.metric), metric=plan.metric, phase="explore",
-    )  # fmt: skip
+    job = {**plan.base_job, **arm.job_overrides}
+    return run_spec(study, plan.hash(), "explore", arm.name, seed, plan.environment, job, plan.metric)
 
 
 def weights(rounds: int) -> tuple[float, ...]:
-    """Return each round's share of alpha before anything is handed on; they sum to 1."""
     if not 1 <= rounds <= MOST_ROUNDS:
         raise ValueError(f"expected 1 to {MOST_ROUNDS} rounds; found {rounds}")
     raw = [j**-_DECAY for j in range(1, rounds + 1)]
@@ -84,9 +80,7 @@ class LedgerEntry:
     round: int
     own: float
     received: float
-    """What the round before handed on."""
     handed_on: bool | None
-    """Whether it hands its level on; None while it is not over."""
 
     @property
     def level(self) -> float:
@@ -208,8 +202,7 @@ class AlphaAllocation:
 
 
 def planned_looks(design: Design, phase: Phase) -> tuple[InterimAnalysis, ...]:
-    """Return the looks of a phase; where the lock names none, one at all of its seeds with the whole level. What is no
-    larger than its pilot may have been sized to the most that were drawn."""
+    """Return the looks of a phase; where the lock names none, one at all of its seeds with the whole level."""
     if phase == "confirm" and design.looks:
         last, pilot = design.looks[-1], design.pilot
         if pilot is None or last.seeds > pilot.seeds:

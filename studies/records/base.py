@@ -46,5 +46,4 @@ def canonical(value: JsonValue) -> str:
 
 
 def digest(value: JsonValue) -> str:
-    """Return the sha256 of `canonical(value)`, in hex."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()

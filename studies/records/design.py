@@ -64,9 +64,9 @@ LEAST_RUNGS: Final = 3
 
 
 def trend_weights(values: Sequence[JsonValue]) -> tuple[float, ...]:
-    """Return the weights of the rise of a straight line over values from the lowest to the highest. The line is by
-    least squares over their logarithms (over ranks, where one is not above zero). Over even spaces these are the linear
-    coefficients of orthogonal polynomials (Fisher & Yates 1938) times its length."""
+    """Return the weights of the rise of a straight line over values from the lowest to the highest, by least squares
+    over their logarithms (over ranks, where one is not above zero): linear coefficients of orthogonal polynomials
+    (Fisher & Yates 1938) times its length."""
     numbers = [float(value) for value in values]
     places = [math.log(value) for value in numbers] if min(numbers) > 0 else [float(at) for at in range(len(numbers))]
     mean = math.fsum(places) / len(places)
@@ -261,8 +261,7 @@ class Metric(EvolvingRecord):
     of: str = ""
     """What else it is of: the name of a fact, or of another environment."""
     task_seed: int | None = None
-    """Seed that draws the evaluated tasks, the same for all runs of a study; None in designs whose runs each drew their
-    own by their seeds. How plays are sampled follows from the run's seed in any case."""
+    """Seed that draws the evaluated tasks, the same for all runs of a study; None where runs draw their own."""
     beside: Mapping[str, Metric] = {}
     """What else is measured of the same runs, for mediators of claims, by the name that they give it."""
     knobs: Mapping[str, JsonValue] | None = None
@@ -331,8 +330,7 @@ MOST_REPAIRS: Final = 3
 
 class Design(EvolvingRecord):
     """A comparison fixed before data: arms x seeds, one metric, one test, one budget, and what follows from what. With
-    a `screen`, `arms` holds the control alone and `hypotheses` is empty: the locked rule of the screen finds the arms,
-    and code writes the claim that each of them beats the control."""
+    a `screen` its locked rule finds the arms, and code writes the claim that each of them beats the control."""
 
     added_fields: ClassVar = frozenset({
         "code", "promise", "noise", "looks", "equivalence_margin", "multiplicity", "screen", "replication", "watchdog",
@@ -389,15 +387,13 @@ class Design(EvolvingRecord):
     most_excluded: float = Field(default=1.0, ge=0, le=1)
     """Largest share of an arm's runs that may be excluded before its comparison is invalid."""
     collapse: CollapseRule | None = None
-    """When a training counts as collapsed: claims then speak of the mean of those that do not, and the rate of collapse
-    stands beside them. None for a design that averages over all."""
+    """When a training counts as collapsed: claims then speak of the mean of those that do not."""
     scope_reached: bool = False
-    """Whether a verdict on a time says that it speaks of trainings that get there, where every run of an arm did and
-    others that never will, as many as so few runs leave open, would undo it. Not in designs from before there was it:
-    their verdicts speak of all."""
+    """Whether a verdict on a time says that it speaks of trainings that get there, where others, as many as so few runs
+    leave open, would undo it. Not in designs from before there was it: their verdicts speak of all."""
     start: StartRule | None = None
-    """When a training counts as never started: it counts with its value, and where an arm had none such, verdicts say
-    what others that never start would undo. None, as in older designs, for verdicts that do not look."""
+    """When a training counts as never started: it counts with its value, and verdicts say what others would undo. None,
+    as in older designs, for verdicts that do not look."""
     environments: tuple[EnvironmentRecord, ...] = ()
     """What the environments consist of that are not built in."""
     shared_seeds: bool = True
@@ -550,8 +546,7 @@ def task_seed_of(study: str, environment: str) -> int:
 
 class NoisePlan(EvolvingRecord):
     """What is run before a design, locked before its runs: A/A runs, of one job with several seeds, to learn what seeds
-    alone do; and one run with a learning rate of 0, to see that the machinery then does nothing, and to evaluate the
-    untrained policy for all runs that begin with it."""
+    alone do; and one run with a learning rate of 0, which checks the machinery and evaluates the untrained policy."""
 
     added_fields: ClassVar = frozenset({"plumbing", "metric"})
 
@@ -565,8 +560,7 @@ class NoisePlan(EvolvingRecord):
     episodes: int = Field(ge=1)
     """Evaluation episodes of each, before training and after it."""
     plumbing: int | None = None
-    """Seed of the run with a learning rate of 0; None where there is none: its evaluation was made before, or, in older
-    plans, the machinery was seen before."""
+    """Seed of the run with a learning rate of 0; None where there is none."""
     metric: Metric | None = None
     """What they are judged by; None in plans that knew success and its gain alone, which the key names."""
 

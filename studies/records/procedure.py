@@ -63,15 +63,12 @@ class Noise(EvolvingRecord):
     sd: float = Field(gt=0)
     """Standard deviation between runs of one arm that differ in their seed, evaluation noise included."""
     df: int = Field(ge=1)
-    """Degrees of freedom behind `sd`: runs less arms."""
     evaluation_sd: float | None = Field(default=None, ge=0)
     """The part of it that evaluating one policy again gives, at `episodes` episodes; None when it was not measured."""
     episodes: int = Field(ge=1)
-    """Evaluation episodes behind each value of the bank."""
     correlation: float | None = Field(default=None, ge=-1, le=1)
     """Correlation of two arms' runs that share a seed; None when it was not measured."""
     pairs: int = Field(default=0, ge=0)
-    """Pairs of runs behind `correlation`."""
     basis: str
     """Where it comes from, in words: which studies, which runs, which version."""
     collapsed: int = Field(default=0, ge=0)
@@ -83,7 +80,6 @@ class Noise(EvolvingRecord):
     measured_sd: float | None = Field(default=None, gt=0)
     """The standard deviation as the bank's runs were evaluated; None where nobody knows what of it is evaluation."""
     measured_episodes: int | None = Field(default=None, ge=1)
-    """Evaluation episodes behind it."""
 
     @property
     def collapse_rate(self) -> float:
@@ -98,8 +94,7 @@ class CollapseRule(Record):
     errors: float = Field(default=3.0, gt=0)
     """Standard errors that the loss has to exceed."""
     drop: float | None = Field(default=None, gt=0)
-    """What a collapsed run lacks in the metric, as the bank knows it; None where it saw none: then down to the worst
-    value."""
+    """What a collapsed run lacks in the metric, as the bank knows it; None for down to the worst value."""
 
 
 class StartRule(Record):
@@ -115,7 +110,6 @@ class PowerTarget(Record):
     power: float = Field(gt=0, lt=1)
     """Probability of a claim in the right direction, if the true difference is `effect`."""
     effect: float = Field(gt=0)
-    """The smallest effect of interest, in the metric's own unit."""
 
 
 class InterimAnalysis(EvolvingRecord):
@@ -141,9 +135,7 @@ class Pilot(Record):
     seeds: int = Field(ge=3)
     """Of each arm: the runs that are made first."""
     most: int = Field(ge=3)
-    """Most seeds of an arm: so many are drawn."""
     analyses: int = Field(default=3, ge=1)
-    """Most looks at the data."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -153,16 +145,14 @@ class Pilot(Record):
 
 
 class Sizing(Record):
-    """What a pilot led to, by `studies.statistics.sizing`: how many seeds, and when they are looked at."""
+    """What a pilot led to, by `studies.statistics.power`: how many seeds, and when they are looked at."""
 
     seeds: int = Field(ge=3)
     """Of each arm, the pilot's included: what is needed, or as many as the budget carried."""
     looks: tuple[InterimAnalysis, ...] = Field(min_length=1)
     sd: float | None = Field(gt=0)
-    """Standard deviation between runs of one arm, blind to the arms' means; None where too few runs were measured, or
-    they did not vary at all."""
+    """Standard deviation between runs of one arm, blind to the arms' means; None where it is not known."""
     df: int = Field(ge=0)
-    """Degrees of freedom behind it: runs less arms."""
     runs: int = Field(ge=0)
     """Runs of the pilot with a value, or that broke down."""
     collapsed: int = Field(default=0, ge=0)
@@ -170,8 +160,7 @@ class Sizing(Record):
     needed: int | None = Field(ge=3)
     """Seeds of each arm that keep the promise; None where the most do not, or `sd` is not known."""
     affordable: int = Field(ge=3)
-    """Most seeds of each arm that the budget carried at that moment, by time and runs alone; by runs alone where its
-    time was amended since the round's first run."""
+    """Most seeds of each arm that the budget carried at that moment."""
     power: float | None = Field(ge=0, le=1)
     """With which the promised effect is seen on `seeds`; None where `sd` is not known."""
 
@@ -210,7 +199,6 @@ class RoundPlace(Record):
 
     number: int = Field(ge=1)
     of: int = Field(ge=2)
-    """Most rounds of the inquiry."""
     previous: str
     """Hash of the lock of the round before; empty in the first."""
     difference: float = Field(gt=0, lt=1)
@@ -243,8 +231,7 @@ class Rung(Record):
 
 class Screen(EvolvingRecord):
     """Which arms are confirmed is found by a screen: one seed, short runs, no claims. `initial` candidates are spread
-    over the knobs by the seed, the rest are asked of the `sampler` one after the other, each with the results so far.
-    The last rung's `keep` candidates become arms of the confirmation."""
+    over the knobs by the seed, the rest are asked of the `sampler`; the last rung's `keep` become arms."""
 
     added_fields: ClassVar = frozenset({"bound"})
 
@@ -252,8 +239,7 @@ class Screen(EvolvingRecord):
     sampler: Literal["grid", "random", "tpe", "surface"]
     """How candidates are chosen: all, at random, by Optuna's TPE, or by a response surface over all results."""
     bound: float | None = Field(default=None, gt=0)
-    """Under `surface`, the standard deviations above its mean by which candidates are chosen: the upper bound of what
-    is believed. None: by expected improvement instead, as all screens were before this field."""
+    """Under `surface`, the standard deviations above its mean by which candidates are chosen."""
     candidates: int = Field(ge=1)
     initial: int = Field(ge=1)
     rungs: tuple[Rung, ...] = Field(min_length=1)
@@ -286,8 +272,7 @@ class Replication(Record):
 
 
 class Watchdog(Record):
-    """Limits of the training metrics; None switches a rule off. `studies.checks.alarms` says what each one looks
-    at."""
+    """Limits of the training metrics (`studies.checks.alarms`); None switches a rule off."""
 
     kl: float | None = Field(default=None, gt=0)
     """Most `actor/ppo_kl` of a step: beyond it the policy has jumped."""
@@ -337,7 +322,6 @@ class EnvironmentRecord(Record):
     drawn_by: str
     """How its tasks were given: by `splits`, as one list of `records`, or by `seeds`."""
     tasks: dict[str, int]
-    """How many tasks each split has."""
     hidden_apart: bool
     """Whether its code neither makes the hidden tasks by itself nor holds them: clients hold that code."""
 
@@ -346,19 +330,15 @@ class Selection(Record):
     """What a screen led to, by its locked rule: the arms that are confirmed, and the claim on each."""
 
     kept: tuple[str, ...] = Field(min_length=1)
-    """Names of the candidates, the best first."""
     scores: dict[str, float]
     """Score of each candidate of the last rung, as the rule ranked them."""
     reason: str
 
 
 class Amendment(EvolvingRecord):
-    """A change after the lock, in the open: an event of its own, and it stands in the report.
-
-    `accept` lets a named violation of the confound linter or exclusion pass; `budget` replaces the wall-clock seconds,
-    before the lock too; `note` changes nothing. A verdict is exploratory that one made after the first result touches:
-    by what it accepts, or, where `Design.spending` is `planned`, by a lower budget that cuts its look short.
-    """
+    """A change after the lock, in the open: `accept` lets a named violation or exclusion pass; `budget` replaces the
+    wall-clock seconds, before the lock too; `note` changes nothing. What one after the first result touches is
+    exploratory."""
 
     added_fields: ClassVar = frozenset({"lowers"})
 

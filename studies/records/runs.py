@@ -2,10 +2,7 @@
 
 Codes are fixed before data. A run with an excluded code, which the lock names, is left out and counted; one with a
 worst code counts with the metric's worst value. A code in neither class makes a verdict invalid, as there is no honest
-value for the run. A new way to fail needs a new code here.
-
-Specs are pure functions of a lock: the loop plans with them and the fold checks with them, so that a run its lock does
-not lead to is found. A run of the confirmation is `phase="confirm"`; A/A and screening runs feed no claim.
+value for the run. Specs are pure functions of a lock: the loop plans with them and the fold checks with them.
 """
 
 from __future__ import annotations
@@ -40,35 +37,25 @@ EXCLUDED_CODES: tuple[str, ...] = (
 TRAINING_NAN = "training_nan"
 """Loss or gradient was no finite number: the training broke down, and there is no policy to measure."""
 WORST_CODES: tuple[str, ...] = (TRAINING_NAN,)
-"""Trainings that broke down by themselves. One that the watchdog stops, as its KL or gradient blew up, is not among
-them: the policy it reached is measured."""
+"""Trainings that broke down by themselves, and were not stopped by the watchdog."""
 
 GENERATED_CODE_FAILED = "generated_code_failed"
-"""A run with generated code that came to an end which such code can bring about (`WITHIN_REACH_OF_CODE`).
-
-It is in no class, so its verdict is invalid. Left out, code could give up the runs that go badly and be judged by the
-rest. Counted as worst, a server that died by itself would refute the code, a claim that something gets worse could be
-had by ending it, and so could a claim of something better against a control with code; and the value would be one that
-nobody measured. Whoever has looked at what happened may accept the code by an amendment.
-"""
+"""A run with generated code that came to an end which such code can bring about (`WITHIN_REACH_OF_CODE`). In no class:
+left out, code could give up the runs that go badly; counted as worst, a server that died would refute it."""
 
 EVIDENCE_MISSING = "evidence_missing"
-"""A file that was collected is not there any more."""
 EVIDENCE_CHANGED = "evidence_changed"
-"""A file that was collected does not have the hash it was collected with."""
 EVIDENCE_CODES: tuple[str, ...] = (EVIDENCE_MISSING, EVIDENCE_CHANGED)
 """What became of evidence after it was collected; in no class, for who spoils evidence must not choose the runs."""
 
 MODEL_CHANGED = "model_changed"
-"""The folder of the run's model held something else than when the study named it. In no class, as for evidence: who
-changes what is trained must not choose the runs."""
+"""The folder of the run's model held something else than when the study named it; in no class, as for evidence."""
 
 CODE_REPAIRED = "code_repaired"
 """A run that was given up because code of its question was repaired and all arms began anew."""
 
 NOT_MEASURABLE = "not_measurable"
-"""The files of a whole run do not hold what its metric is read off, such as a fact that some plays do not say. In no
-class: which plays lack it may well be the arm's doing."""
+"""The files of a whole run do not hold what its metric is read off; in no class: the arm may have done it."""
 
 INVALID_CODES: tuple[str, ...] = (
     *EXCLUDED_CODES, *WORST_CODES, GENERATED_CODE_FAILED, *EVIDENCE_CODES, MODEL_CHANGED, NOT_MEASURABLE,
@@ -76,19 +63,15 @@ INVALID_CODES: tuple[str, ...] = (
 """Every code of an INVALID run of a verdict."""
 
 ENGINE_GONE = "engine_gone"
-"""An attempt that lost the container engine."""
 DISK_FULL = "disk_full"
-"""An attempt that had no room on its disk."""
 BLAMELESS_CODES: tuple[str, ...] = (ENGINE_GONE, DISK_FULL)
-"""Ends of attempts that are no fault of the run: they cost it no try and make it no less valid, and the next launch
-waits until there is what was missing."""
+"""Ends of attempts that are no fault of the run: they cost it no try, and the next launch waits."""
 
 WITHIN_REACH_OF_CODE = frozenset({
     "client_died", "client_stopped", "client_out_of_memory", "client_timeout", "timeout",
     "server_died", "server_failed", "server_silent", "server_refused", "foreign_training",
 })  # fmt: skip
-"""Ends that code in a client may bring about. A run with generated code gets no other try after one of them: else the
-code could give up tries that go badly, and keep the best of several."""
+"""Ends that code in a client may bring about: after one a run with generated code gets no other try to choose from."""
 CRASHES = frozenset({"client_died", "client_stopped", "client_out_of_memory", "client_timeout"})
 """Ends by which code in a client shows that it does not work: it raised, hung, or gave what is no finite number."""
 EARLY: Final = 0.5
@@ -122,8 +105,7 @@ TRAINING_FIELDS: Final = frozenset({
     "correction_cap", "mismatch_limit", "foreign_sampling", "mask_truncated", "train_agents", "checkpoint_every",
     "checkpoints_kept", "evaluate_after", "eval_every", "evaluation_episodes", "external_advantages",
 })  # fmt: skip
-"""Job fields that concern training alone, so that jobs which differ in nothing else begin with one policy and are
-evaluated alike (an adapter begins as nothing). A field that is not listed, such as a new one, counts as more."""
+"""Job fields that concern training alone: jobs which differ in nothing else begin with one policy, evaluated alike."""
 
 
 class AttemptFailed(Exception):
@@ -142,9 +124,7 @@ class Measurement(Record):
     key: str
     value: float = Field(allow_inf_nan=False)
     n: int = Field(ge=1)
-    """Episodes (or steps) behind the value."""
     sha256: str
-    """Hash of the file it was computed from."""
 
 
 class TrainingCurve(Record):
@@ -174,27 +154,20 @@ class WeightChange(Record):
     after: str | None = None
     """The same after the last step."""
     probs_tolerance: float | None = None
-    """Most by which the backend's engine and learner may differ on a sampled token's probability; None where it does
-    not compare them."""
+    """Most by which engine and learner may differ on a sampled token's probability; None where nobody compares."""
 
 
 class Conditions(Record):
-    """Under which conditions a run was trained and measured, as the harness saw them; None where it could not see. Two
-    arms may be compared only when these are alike, or differ by what the design declares."""
+    """Under which conditions a run was trained and measured, as the harness saw them; None where it could not see."""
 
     steps: int | None = None
-    """Training steps done."""
     episodes: int | None = None
-    """Training episodes."""
     tokens: int | None = None
-    """Tokens trained on."""
     optimiser_steps: int | None = None
     wall_s: float | None = None
-    """Seconds of training."""
     initial_policy: str | None = None
     """Hash of the weights that training began with."""
     initial_success: float | None = None
-    """What the evaluation before training came to."""
     untrained: str | None = None
     """The run whose evaluation before training it has; None where it was evaluated itself."""
     evaluation_tasks: str | None = None
@@ -205,11 +178,9 @@ class Conditions(Record):
     decoding: str | None = None
     """Sampling of the evaluation: temperature, top_p, token limit."""
     template: str | None = None
-    """Hash of the chat template."""
     checkpoint: str | None = None
     """Which policy was measured: `last`, or another rule."""
     overlap: int | None = None
-    """Tasks that were both trained on and evaluated."""
     image: str | None = None
     hardware: str | None = None
     neighbours: int | None = None
@@ -221,8 +192,7 @@ class Conditions(Record):
     course: TrainingCurve | None = None
     """How training rose and fell; None where it was not recorded."""
     signal_steps: int | None = None
-    """Training steps in which rewards differed within a group, or advantages between episodes: the others taught
-    nothing."""
+    """Training steps in which rewards differed within a group, or advantages between episodes."""
     probs_diff: float | None = None
     """Most by which engine and learner differed on a trained token's probability."""
     stillness: WeightChange | None = None
@@ -231,10 +201,7 @@ class Conditions(Record):
 
 def noise_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
     """Return the A/A run of a noise plan with this seed; `lock` is the plan's hash."""
-    return RunSpec(
-        study=study, design_hash=lock, arm=NOISE_ARM, seed=seed, environment=plan.environment,
-        job=add_evaluation_steps({**plan.job, "seed": seed}, plan.judged), phase="noise", metric=plan.judged,
-    )  # fmt: skip
+    return run_spec(study, lock, "noise", NOISE_ARM, seed, plan.environment, plan.job, plan.judged)
 
 
 def begins_alike(job: Mapping[str, JsonValue], other: Mapping[str, JsonValue]) -> bool:
@@ -249,8 +216,7 @@ def is_untrained_run(spec: RunSpec) -> bool:
 
 
 def shares_untrained(spec: RunSpec, untrained: RunSpec) -> bool:
-    """Return whether a run of the same study may have the evaluation of an untrained policy as its own before training:
-    it provably begins with that policy and is evaluated alike on the same tasks; how many plays it takes may differ."""
+    """Return whether a run provably begins with the policy that another evaluated untrained, on the same tasks."""
     one, other = spec.metric, untrained.metric
     alike = (spec.environment, one.split, one.task_seed) == (untrained.environment, other.split, other.task_seed)
     jobs = one.evaluated(spec.job), other.evaluated(untrained.job)  # no policy begins with knobs: they are of plays
@@ -258,19 +224,14 @@ def shares_untrained(spec: RunSpec, untrained: RunSpec) -> bool:
 
 
 def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
-    """Return the run with a learning rate of 0, of which success is measured: it is too short for anything else. Under
-    a plan with a task seed its evaluation is that of the untrained policy, as large as any other."""
+    """Return the run with a learning rate of 0, of which success is measured: it is too short for anything else."""
     task_seed = plan.judged.task_seed
     episodes = min(plan.episodes, PLUMBING_EPISODES) if task_seed is None else plan.episodes
-    key = plan.metric_key if plan.metric is None else SUCCESS
-    return RunSpec(
-        study=study, design_hash=lock, arm=PLUMBING_ARM, seed=seed, environment=plan.environment,
-        job={**plan.job, "seed": seed, **PLUMBING_JOB}, phase="noise",
-        metric=Metric(
-            key=key, meaning=f"share of {episodes} hidden episodes solved", episodes=episodes, task_seed=task_seed,
-            knobs=plan.judged.knobs,
-        ),
+    metric = Metric(
+        key=plan.metric_key if plan.metric is None else SUCCESS, meaning=f"share of {episodes} hidden episodes solved",
+        episodes=episodes, task_seed=task_seed, knobs=plan.judged.knobs,
     )  # fmt: skip
+    return run_spec(study, lock, "noise", PLUMBING_ARM, seed, plan.environment, plan.job | PLUMBING_JOB, metric)
 
 
 def screen_metric(metric: Metric) -> Metric:
@@ -297,30 +258,35 @@ def screen_spec(study: str, design: Design, lock: str, arm: Arm, steps: int) -> 
     if metric.kind in (AREA, TRAINING_AREA):  # as far as all candidates of a rung train, whatever their batches
         metric = metric.model_copy(update={"horizon": float(steps * int(design.base_job["episodes_per_step"]))})
     job = {**design.base_job, **arm.job_overrides, "steps": steps}
-    return _spec(study, design, lock, arm, design.screen.seed, job, "screen", metric, design.environment)
+    code, seed = _code(design, arm), design.screen.seed
+    return run_spec(study, lock, "screen", arm.name, seed, design.environment, job, metric, code)
 
 
 def confirm_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -> RunSpec:
-    job = {**design.base_job, **arm.job_overrides}
-    return _spec(study, design, lock, arm, seed, job, "confirm", design.metric, design.environment)
+    job, code = {**design.base_job, **arm.job_overrides}, _code(design, arm)
+    return run_spec(study, lock, "confirm", arm.name, seed, design.environment, job, design.metric, code)
 
 
 def replicate_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -> RunSpec:
-    setting = design.replication
+    setting, code = design.replication, _code(design, arm)
     assert setting is not None
     job = {**design.base_job, **setting.overrides, **arm.job_overrides, "environment": setting.environment}
-    return _spec(study, design, lock, arm, seed, job, "replicate", design.metric, setting.environment)
+    return run_spec(study, lock, "replicate", arm.name, seed, setting.environment, job, design.metric, code)
 
 
-def _spec(
-    study: str, design: Design, lock: str, arm: Arm, seed: int, job: Mapping[str, JsonValue], phase: Phase,
-    metric: Metric, environment: str,
+def _code(design: Design, arm: Arm) -> dict[str, str]:
+    return {slot: design.code[name] for slot, name in arm.slots.items()}
+
+
+def run_spec(
+    study: str, lock: str, phase: Phase, arm: str, seed: int, environment: str, job: Mapping[str, JsonValue],
+    metric: Metric, code: Mapping[str, str] = {},
 ) -> RunSpec:  # fmt: skip
-    code = {slot: design.code[name] for slot, name in arm.slots.items()}
-    reward = code.pop(REWARD, None)
+    """Return a run; its job gets the seed and the steps after which the schedule of its metric has it evaluated."""
     return RunSpec(
-        study=study, design_hash=lock, arm=arm.name, seed=seed, environment=environment, phase=phase, metric=metric,
-        job=add_evaluation_steps({**job, "seed": seed}, metric), code=reward, slots=code,
+        study=study, design_hash=lock, arm=arm, seed=seed, environment=environment, phase=phase, metric=metric,
+        job=add_evaluation_steps({**job, "seed": seed}, metric), code=code.get(REWARD),
+        slots={slot: source for slot, source in code.items() if slot != REWARD},
     )  # fmt: skip
 
 

@@ -1,8 +1,7 @@
-"""Claims as sentences code writes.
+"""Claims as sentences code writes, and the design as its screen and its pilot leave it.
 
-After a screen a claim says that a kept candidate beats the control. The planner said beforehand what it expects of the
-best one (`Screen.prediction`); every kept candidate may turn out to be that, so all claims carry it. A candidate whose
-job is the control's is no claim and is left out.
+After a screen a claim says that a kept candidate beats the control, with what the planner expects of the best one
+(`Screen.prediction`). A candidate whose job is the control's is no claim and is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ _AMOUNTS: Final = {"increase": "more", "decrease": "fewer"}
 _SIZES: Final = {"increase": "larger", "decrease": "smaller"}
 _MOVES: Final = {"increase": "rises", "decrease": "falls"}
 _WHOLE: Final = 100
-"""Sizes from which on no fractions are told."""
 _EVEN: Final = 0.5
 
 
@@ -38,8 +36,7 @@ def sentences(
     claims: Iterable[Hypothesis], environment: str | None = None, least: float | None = None,
     metric: Metric | None = None, power: float = 1.0,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Return what is put to the test by each claim; `least` is the smallest difference of interest. It is said with
-    which power it is seen where that is less than a half."""
+    """Return what is put to the test by each claim; `least` is the smallest difference of interest."""
     found, rarely = [], f" with {100 * power:.0f} % probability" if power < _EVEN else ""
     sized = "" if least is None else f" (sized to see {amount(least, metric)}{rarely})"
     for claim in claims:
@@ -105,9 +102,8 @@ def _rungs(claim: Hypothesis) -> str:
 
 def along(claim: Hypothesis) -> str:
     """Return by what a trend's values are weighed: a straight line, or the weights of a contrast."""
-    return (
-        f"by the weights {', '.join(f'{w:.3g}' for w in claim.contrast)}" if claim.contrast else "along a straight line"
-    )
+    weights = ", ".join(f"{weight:.3g}" for weight in claim.contrast)
+    return f"by the weights {weights}" if weights else "along a straight line"
 
 
 def outcome_name(variable: str, metric: Metric | None = None) -> str:
@@ -156,11 +152,10 @@ def _describe_test(claim: Hypothesis, where: str, least: float | None, metric: M
             if alike:
                 return f"{effect} is the same {both.replace(' than ', ' as ')}{where}, to less than {margin}."
             return f"{effect} is {_SIZES[claim.direction]} {both}{where}{sized}."
+        over = f"over {_rungs(claim)}, {along(claim)}{where}"
         if alike:
-            over = f"over {_rungs(claim)}, {along(claim)}{where}"
             return f"Whether the {judged} changes {over}, by less than {margin}."
-        over = f"over {_rungs(claim)}, {along(claim)}{where}{sized}"
-        return f"Whether the {judged} {_MOVES[claim.direction]} {over}."
+        return f"Whether the {judged} {_MOVES[claim.direction]} {over}{sized}."
     treatment, control = (setting(claim.variable, value) for value in (claim.treatment, claim.control))
     at = " after as many training episodes" if claim.matched == "episodes" else ""
     judged = outcome_name(claim.variable, metric)

@@ -1,17 +1,11 @@
-"""Verdict, PlannerMessage, ApprovalRequest.
-
-A planner's words on a study: quotations that tell who said them, and what in them no fact bears out.
-
-Nothing follows from them. What a study found is in its verdicts, and why it ended is told by code. What in them is not
-so is found by `studies.report.prose`.
-"""
+"""Verdicts, questions for approval, a planner's words, and what its code made: nothing follows from the last two."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from studies.records.base import EvolvingRecord, Record
 from studies.records.procedure import Phase
@@ -19,14 +13,17 @@ from studies.records.procedure import Phase
 Origin = Literal["terminal", "command", "Prefect"]
 """Where an answer was given: in the terminal of the controller, by `ajet study`, or in a form of Prefect."""
 ORIGINS: Final = {"terminal": "in the terminal", "command": "by a command", "Prefect": "in Prefect"}
-"""The same as words in a sentence."""
+ANALYSE: Final = "analyse"
+MADE: Final = "made"
+"""Key of its result in `planner.acted`; one that made nothing has none."""
+_MOST: Final = 1e15
+_LONGEST: Final = 200
+"""Characters of a text."""
 VerdictName = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid"]
 Scope = Literal["all", "not_collapsed", "reached", "started", "started_not_collapsed"]
-"""What a verdict speaks of: all trainings, those that do not collapse, or, of an arm of which every run was seen to
-reach a threshold or to start, those that do. An arm with one that did not is spoken of as it is."""
+"""What a verdict speaks of: all trainings, those that do not collapse, those that reach a threshold or start."""
 Ended = Literal["budget", "hand"]
-"""What ended the runs of a claim between two looks: a budget that was set before any of them and not touched since, or
-somebody who may have seen data, by another budget or a veto."""
+"""What ended the runs of a claim between two looks: a budget set before them, or somebody who may have seen data."""
 
 
 class ApprovalRequest(Record):
@@ -36,21 +33,17 @@ class ApprovalRequest(Record):
     number: int
     """The how manieth question of its study, from 1: no two of a study have the same digest."""
     stage: str
-    """What is to be approved: `noise`, `design` (all that is locked), `screen`, `pilot`, `longer pilot`, `sized`
-    (what follows a pilot), `look N`, `replication` or `exploration`."""
+    """`noise`, `design` (all that is locked), `screen`, `pilot`, `longer pilot`, `sized`, `look N`, `replication` or
+    `exploration`."""
     lock: str
     """Hash of the noise plan or of the design that it is a part of."""
     runs: int
-    """Most runs that it comes to."""
     seconds: float
     """What they take at the price of the moment of asking."""
     left_s: float
     """Seconds of the budget that were left then."""
     would: str
     """What a yes lets begin, as a phrase."""
-
-    def digest(self) -> str:
-        return self.hash()
 
 
 class Equivalence(Record):
@@ -65,8 +58,7 @@ class Equivalence(Record):
 
 
 class ReachedRate(Record):
-    """How many of an arm's trainings reached a threshold within the horizon, with exact 95 % limits of the rate
-    (Clopper & Pearson 1934, Biometrika 26)."""
+    """How many of an arm's trainings reached a threshold, with exact 95 % limits of the rate."""
 
     arm: str
     count: int = Field(ge=0)
@@ -94,7 +86,6 @@ class ArmMean(Record):
 
     arm: str
     weight: float
-    """What its mean counts in the estimate."""
     n: int = Field(ge=0)
     mean: float | None
     sd: float | None
@@ -127,8 +118,7 @@ class LastLook(Record):
 
     ended: Ended
     alpha: float
-    """Two-sided level of a difference, before claims share it: after a budget's end all that earlier looks left, after
-    a hand's what is due at the part that was reached."""
+    """Two-sided level of a difference, before claims share it."""
     equivalence: float
     """Level of each of the two one-sided tests, by the same rule."""
 
@@ -158,18 +148,15 @@ class Verdict(EvolvingRecord):
     inputs_sha256: str
     """Hash of the exact inputs (run ids and values per arm, alpha, hypothesis)."""
     within_prediction: bool | None
-    """Whether the estimate fell into the predicted interval."""
     brier: float | None
     """(probability - outcome)^2 with outcome 1 for supported, 0 for refuted; None otherwise."""
     phase: Phase = "confirm"
     look: int = Field(default=1, ge=1)
     """Which look it was computed at, 1 for the first or only one."""
     final: bool = True
-    """Whether no later look will replace it."""
     p_adjusted: float | None = None
     """p corrected for the other arms of its variable; None where there is nothing to correct."""
     df: float | None = None
-    """Degrees of freedom of the test."""
     sd_pooled: float | None = None
     """The common standard deviation that the test used; None for Welch's and the paired test."""
     equivalence: Equivalence | None = None
@@ -190,12 +177,10 @@ class Verdict(EvolvingRecord):
     reached: tuple[ReachedRate, ...] = ()
     """Of the control and of the treatment, where a time to a threshold is judged."""
     arms: tuple[ArmMean, ...] = ()
-    """Of an interaction or a trend, all its arms, the control first: the estimate is their weighted sum, and no
-    difference of the first and the last, which stand as control and treatment. Empty for a difference."""
+    """Of an interaction or a trend, all its arms, the control first: the estimate is their weighted sum."""
     last: LastLook | None = None
     """Set where the study ended before the look had its runs; None for a look that was reached."""
     mediators: tuple[Mediation, ...] = ()
-    """What became of each mediator of the claim, in their order."""
 
     @property
     def all_moved(self) -> bool:
@@ -208,8 +193,7 @@ class Verdict(EvolvingRecord):
 
     @property
     def by_margin(self) -> bool:
-        """Whether a difference is claimed and its whole interval lies beyond the margin of what counts as none. Never
-        of rates, whose exact test has no interval of its own."""
+        """Whether a difference is claimed whose whole interval lies beyond the margin; never of rates."""
         if self.verdict not in ("supported", "refuted") or self.equivalence is None or self.test == "boschloo":
             return False
         return self.nonzero and min(abs(self.low or 0.0), abs(self.high or 0.0)) > self.equivalence.margin
@@ -235,7 +219,6 @@ class WrittenAnswer(Record):
     unsupported: tuple[str, ...] | None = None
     """Sentences that a second reading found without support in facts; None where nobody read it again."""
     unread: str = ""
-    """Why nobody did."""
 
 
 class PlannerMessage(EvolvingRecord):
@@ -287,3 +270,58 @@ def describe_doubts(said: PlannerMessage) -> str:
     if said.contradicted:
         wrong.append(f"verdicts that were not reached: {', '.join(said.contradicted)}")
     return f" ({'; '.join(wrong)})" if wrong else ""
+
+
+def _require_visible(text: str) -> str:
+    if not text.replace("\n", " ").replace("\t", " ").isprintable():
+        raise ValueError(f"expected visible characters; found others in {text[:60]!r}")
+    return text
+
+
+Source = Annotated[str, StringConstraints(strict=True, max_length=16_384), AfterValidator(_require_visible)]
+Plain = Annotated[
+    str, StringConstraints(strict=True, max_length=_LONGEST, pattern=r"^[^\n\t]*$"), AfterValidator(_require_visible)
+]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-_MOST, le=_MOST)]
+
+
+def _require_cell(cell: object) -> object:
+    one_line = isinstance(cell, str) and len(cell) <= _LONGEST and cell.isprintable()
+    if cell is None or one_line or (isinstance(cell, bool | int | float) and abs(cell) <= _MOST):
+        return cell
+    raise ValueError(f"expected a number, true, false, null, or one line of at most {_LONGEST} characters")
+
+
+Cell = Annotated[bool | int | float | str | None, BeforeValidator(_require_cell)]
+Row = Annotated[Mapping[Plain, Cell], Field(min_length=1, max_length=8)]
+
+
+class AnalysisSeries(Record):
+    """One line, or one set of points."""
+
+    name: Plain
+    points: tuple[tuple[Number, Number], ...] = Field(min_length=1, max_length=100)
+
+
+class AnalysisFigure(Record):
+    """What the report is to draw, with the names of its axes."""
+
+    kind: Literal["lines", "points"]
+    x: Plain
+    y: Plain
+    series: tuple[AnalysisSeries, ...] = Field(min_length=1, max_length=6)
+
+
+class AnalysisResult(Record):
+    """What the code returned."""
+
+    table: tuple[Row, ...] = Field(min_length=1, max_length=40)
+    """Cells by column, of which all rows have the same."""
+    figure: AnalysisFigure | None = None
+    note: Plain = ""
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        if any(row.keys() != self.table[0].keys() for row in self.table):
+            raise ValueError(f"expected the columns {', '.join(self.table[0])} in each row of the table; found others")
+        return self

@@ -1,7 +1,8 @@
-"""A planner's answer to the topic: references that code looks up, and what in the text is none and should be.
+"""A planner's answer to the topic, and its plan with branches, scored.
 
-References (`{h1.estimate}`, `{arm:group_size=16.mean}`) stand where numbers and verdicts belong. What they say is
-computed each time the answer is shown, so that it is always what the report says.
+References (`{h1.estimate}`, `{arm:group_size=16.mean}`) stand in an answer where numbers and verdicts belong, and code
+looks them up each time it is shown. A round is held to the plan as it stood when the round was locked, so that nobody
+draws the branches around the data; nothing is computed from a plan but its score.
 """
 
 from __future__ import annotations
@@ -13,16 +14,26 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Final
 
+from studies.log.entries import PlannerNote
 from studies.log.study import StudyState
+from studies.records.procedure import PlanNode
 from studies.records.verdict import AnswerFigure, one_line, quoted
 from studies.report import wording
-from studies.report.elements import Block, Quote, Section, Text, arm_interval, drawing, format_mean, section
+from studies.report.elements import Block, Quote, Row, Section, Text, arm_interval, drawing, format_mean, section, table
 from studies.report.evidence import Evidence
 from studies.report.figure_data import hidden_curves, metric_curves
-from studies.report.wording import format_signed, number, percent, plural, span
+from studies.report.prose import mark
+from studies.report.summary import words_at_end
+from studies.report.wording import NONE, format_signed, number, percent, plural, span
 from studies.verdicts.judge import find_collapsed_runs
 from studies.verdicts.wording import deciding_interval
 
+END: Final = "the end"
+OUTSIDE: Final = "a question outside the plan"
+_BRANCHES: Final = {
+    "supported": "if_supported", "refuted": "if_refuted", "equivalent": "if_equivalent", "inconclusive": "if_unknown",
+    "invalid": "if_unknown",
+}  # fmt: skip
 HIDDEN: Final = "hidden/success"
 """What a figure calls the success on hidden tasks during training."""
 _REFERENCE: Final = re.compile(r"\{([^{}]*)\}")
@@ -113,7 +124,6 @@ class AnswerFacts:
 
 
 def _claim_facts(state: StudyState) -> Iterator[tuple[str, str]]:
-    """Yield what may be said of each judged claim of a round, by its reference."""
     design = state.design
     assert design is not None
     for verdict in state.verdicts:
@@ -140,7 +150,6 @@ def _claim_facts(state: StudyState) -> Iterator[tuple[str, str]]:
 
 
 def _run_facts(state: StudyState, evidence: Evidence | None) -> Iterator[tuple[str, str]]:
-    """Yield what may be said of arms and runs that did not collapse, and where a logged metric began and ended."""
     assert state.design is not None
     metric, fallen, known = state.design.metric, find_collapsed_runs(state), {} if evidence is None else evidence.runs
     for arm in state.design.arms:
@@ -187,3 +196,65 @@ def answer_section(state: StudyState, evidence: Mapping[int, Evidence]) -> Secti
     filled = "Code looked up each number and verdict that is a reference; the sentences are the model's"
     blocks.append(Text(f"{filled}. {reading}.", "aside"))
     return section(f"The topic, answered by {said.by}", *blocks, id="answer")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutcome:
+    """A question of a plan as it stood before the data of its round, or stands now, and what came of it."""
+
+    node: PlanNode
+    round: int | None = None
+    verdicts: str = ""
+    branch: str | None = None
+    """Where the branch of its verdict led: a node's id or the end; None where no branch tells."""
+    came: str = ""
+    """What came next: a node's id, another question, or the end; empty where nothing came that the planner chose."""
+
+    @property
+    def followed(self) -> bool | None:
+        return None if self.branch is None or not self.came else self.branch == self.came
+
+
+def score_plan(state: StudyState) -> tuple[NodeOutcome, ...]:
+    """Return the questions of the planner's plan in its order, those that it dropped after asking them last."""
+    plans = [note for note in state.notebook if note.kind == "plan"]
+    if not plans:
+        return ()
+    rounds = [each for each in state.rounds if each.locked is not None]
+    asked = [_find_node(state, each, plans) for each in rounds]
+    outcomes = {node.id: NodeOutcome(node) for node in plans[-1].nodes}
+    nexts = [OUTSIDE if node is None else node.id for node in asked[1:]] + [END if words_at_end(state) else ""]
+    for each, node, came in zip(rounds, asked, nexts, strict=False):
+        if node is not None:
+            ends = {_BRANCHES[verdict.verdict] for verdict in each.verdicts} if not each.open_claims else set()
+            branch = (getattr(node, ends.pop()) or END) if len(ends) == 1 else None
+            verdicts = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in each.verdicts)
+            outcomes[node.id] = NodeOutcome(node, each.round, verdicts, branch, came)
+    return tuple(outcomes.values())
+
+
+def _find_node(state: StudyState, asked: StudyState, plans: list[PlannerNote]) -> PlanNode | None:
+    turns = (act for act in reversed(state.planner_acts) if act.turn.startswith(f"{asked.round}/propose/"))
+    name = next((act.node for act in turns if act.action in ("propose", "replicate")), "")
+    before = [plan for plan in plans if asked.locked is not None and plan.seq < asked.locked.seq]
+    return next((node for node in (before[-1].nodes if before else ()) if node.id == name), None)
+
+
+def plan_section(state: StudyState) -> Block | None:
+    """Return what the planner foresaw and what came; None where it made no plan."""
+    if not (outcomes := score_plan(state)):
+        return None
+    went, rows = {True: "followed", False: "left", None: NONE}, list[Row]()
+    for outcome in outcomes:
+        question = quoted(mark(outcome.node.question, state.rounds))
+        asked = "not asked" if outcome.round is None else f"round {outcome.round}"
+        told = (cell or NONE for cell in (outcome.verdicts, outcome.branch, outcome.came))
+        rows.append((outcome.node.id, question, asked, *told, went[outcome.followed]))
+    versions = sum(note.kind == "plan" for note in state.notebook)
+    turns = [outcome.followed for outcome in outcomes if outcome.followed is not None]
+    said = (
+        f"The planner's own plan, which binds nothing, in {plural(versions, 'version')} that its notebook holds; a "
+        f"round is held to the one that stood before its data. Branches followed: {sum(turns)} of {len(turns)}."
+    )
+    columns = ("Node", "Question, quoted", "Asked in", "Verdicts", "Its branch leads to", "What came", "")
+    return section("Planned, and what came", Text(said), table(columns, rows), id="plan")

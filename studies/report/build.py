@@ -1,8 +1,7 @@
 """The shell of a report: reads files, draws figures, renders templates, writes the result.
 
-The same state, files and maker (our sources and the figures' library) give the same bytes; another maker may word a
-report otherwise. A report is written beside its final name and moved there whole. A page that somebody changed since it
-was written is kept beside the new one.
+The same state, files and maker (our sources and the figures' library) give the same bytes. A page that somebody changed
+since it was written is kept beside the new one.
 """
 
 from __future__ import annotations
@@ -70,8 +69,7 @@ def generator_info() -> dict[str, str]:
 
 def build_report(state: StudyState, folder: Path) -> Report:
     """Write `report.md`, `report.html` (self-contained) and `figures/*.svg` into the study's folder, from any state.
-    Raise ReportError when a collected file is missing or is not what was collected, when a number does not recompute,
-    or when the folder cannot be written; nothing is half-written."""
+    Raise ReportError for a file that is not what was collected, or cannot be written; nothing is half-written."""
     files = {name: text.encode() for name, text in render_report(state, folder).items()}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     try:
@@ -108,7 +106,6 @@ def file_hashes(payload: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -119,8 +116,6 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _back_up_edited(payload: Mapping[str, Any] | None, hashes: Mapping[str, str], folder: Path) -> Iterator[str]:
-    """Copy pages aside that are neither as `report.built` says nor as in `hashes`, and say so. A copy is there already
-    where a disk was full the time before."""
     known = file_hashes(payload)
     for path in (folder / name for name in PAGES):
         data = path.read_bytes() if path.exists() else None

@@ -1,8 +1,7 @@
-"""What a report says of claims: predictions, deviations, rewards, quoted plays.
+"""What a report says of claims and of the stages that led to them: predictions, looks, screens, rewards, quoted plays.
 
-Verdicts are repeated here, never formed. Source code of rewards is shown as locked and nowhere run; each reward has a
-scale of its own, so training rewards are only put beside the hidden success of the same runs. Words in quoted plays are
-a model's: they are escaped, and nothing is computed from them.
+Verdicts are repeated here, never formed. Each reward has a scale of its own, so training rewards are only put beside
+the hidden success of the same runs.
 """
 
 from __future__ import annotations
@@ -11,23 +10,42 @@ import ast
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from difflib import unified_diff
 from itertools import pairwise
 from statistics import fmean
 from typing import Final
 
+from studies.checks.training import collapse_rate
 from studies.log.entries import BUDGET_EXHAUSTED, LoggedAmendment, Veto
 from studies.log.study import StudyState
+from studies.metrics import Refused, kind_of
 from studies.records.design import REWARD, Design, Hypothesis, is_expression
-from studies.records.statements import statement, statement_of
-from studies.records.verdict import Verdict, one_line, planner_label
-from studies.report.elements import Cell, Play, Quote, Remark, Section, Table, Text, hash_cell, section, table, threat
+from studies.records.procedure import CollapseRule, Screen
+from studies.records.runs import NOISE_ARM
+from studies.records.statements import statement, statement_of, value_of
+from studies.records.verdict import CollapseRate, Verdict, one_line, planner_label
+from studies.report.elements import (
+    Cell,
+    Play,
+    Quote,
+    Remark,
+    Row,
+    Section,
+    Table,
+    Text,
+    hash_cell,
+    section,
+    table,
+    threat,
+)
 from studies.report.evidence import BEFORE, REWARDS, Evidence
 from studies.report.prose import lock_facts, mark
 from studies.report.wording import (
     NONE,
     describe_comparison,
     describe_counts,
+    describe_fields,
     duration,
     format_signed,
     format_size,
@@ -40,6 +58,8 @@ from studies.report.wording import (
     span,
     true_minus,
 )
+from studies.statistics.comparison import spread
+from studies.verdicts.judge import gather
 from studies.verdicts.wording import deciding_interval, name_judged_look
 
 _WHY_EXPLORATORY: Final = (
@@ -54,6 +74,11 @@ _PLAIN: Final = frozenset({
     "math", "operator", "re", "statistics", "string", "textwrap", "typing", "unicodedata",
 })  # fmt: skip
 """Modules that compute on what they are given."""
+_SAMPLERS: Final = {
+    "grid": "every combination", "random": "combinations drawn at random",
+    "tpe": "combinations asked of a tree-structured Parzen estimator",
+    "surface": "combinations asked of a response surface over all results",
+}  # fmt: skip
 _REACHING: Final = frozenset({
     "breakpoint", "compile", "delattr", "eval", "exec", "getattr", "globals", "input", "locals", "open", "setattr",
     "vars",
@@ -61,7 +86,6 @@ _REACHING: Final = frozenset({
 
 
 def claims(state: StudyState) -> tuple[Hypothesis, ...]:
-    """Return the hypotheses under test, or those proposed while there is no design."""
     return state.design.hypotheses if state.design else state.hypotheses
 
 
@@ -73,8 +97,6 @@ def quote_planner(state: StudyState) -> str:
 
 
 def quotes(state: StudyState) -> Iterator[Quote]:
-    """Yield the words of each hypothesis, written before the data that test it; the mechanism alone where it left the
-    rest to code."""
     metric = None if state.design is None else state.design.metric
     by = f"in the words of the planner {planner_label(str(state.planner['name']), state.planner.get('model'))}"
     if state.selection is not None:
@@ -147,7 +169,7 @@ def numbers_table(state: StudyState) -> Table | None:
     rows = list[list[Cell | str]]()
     for name, verdict, given in shown:
         if verdict is None:
-            rows.append([name, NONE, NONE, NONE, NONE, NONE, given, NONE, NONE])
+            rows.append([name, *[NONE] * 5, given, NONE, NONE])
             continue
         same, adjusted = verdict.equivalence, verdict.p_adjusted
         rows.append([
@@ -161,16 +183,8 @@ def numbers_table(state: StudyState) -> Table | None:
             number(verdict.brier),
             hash_cell(verdict.inputs_sha256),
         ])  # fmt: skip
-    columns = (
-        "Hypothesis",
-        "Locked test",
-        "Interval of the difference",
-        "Its level",
-        "p",
-        "Interval of equivalence",
-        "Forecast",
-    )
-    return table((*columns, "Brier", "Inputs, sha256"), rows, (2, 3, 4, 5, 6, 7))
+    columns = ("Hypothesis", "Locked test", "Interval of the difference", "Its level", "p", "Interval of equivalence")
+    return table((*columns, "Forecast", "Brier", "Inputs, sha256"), rows, (2, 3, 4, 5, 6, 7))
 
 
 def describe_length(state: StudyState) -> str:
@@ -230,7 +244,6 @@ def unit_of(state: StudyState) -> str:
 
 
 def rules(state: StudyState) -> tuple[str, ...]:
-    """Return by which rule each verdict came about."""
     opened = {claim.id for claim in claims(state) if claim.open}
     reasons = ((v.hypothesis, _SIDE.sub("", v.reason) if v.hypothesis in opened else v.reason) for v in state.verdicts)
     return tuple(f"{name}: {true_minus(reason)}" for name, reason in reasons)
@@ -264,9 +277,8 @@ def code_section(state: StudyState, design: Design, id: str) -> Section | None:
         return None
     model, where = state.planner.get("model"), "Where it ran is not recorded."
     author = f"the planner's language model ({model})" if model else "the planner"
-    places = {
-        attempt.sandbox.get("kind") for run in state.runs.values() if run.spec.sources for attempt in run.attempts
-    }
+    coded = (run for run in state.runs.values() if run.spec.sources)
+    places = {attempt.sandbox.get("kind") for run in coded for attempt in run.attempts}
     if places <= {"docker"}:
         where = "It ran in containers only, on training episodes." if places else "It has not run."
     plain = all(map(is_expression, design.code.values()))
@@ -372,3 +384,97 @@ def transcripts(state: StudyState, evidence: Evidence) -> Iterator[Play]:
             said = {"initial": "before training", "final": "after training"}[when]
             messages = tuple((str(message["role"]), str(message["content"])) for message in play["messages"])
             yield Play(f"{play['task_id']}, {said} (run {run.run_id}, {run.spec.arm})", messages)
+
+
+def describe_noise(state: StudyState) -> str:
+    runs = [run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM]
+    if state.noise_plan is None or not runs:
+        return ""
+    values, unit, showed = list(state.values(NOISE_ARM, phase="noise").values()), runs[0].spec.metric.unit, "too little"
+    if (sd := spread(values)) is not None:
+        showed = f"{number(fmean(values), unit=unit)} on average, standard deviation {number(sd, unit=unit)}"
+    return (
+        f"Before the design, one job was run with {plural(len(runs), 'seed')} that differ in nothing else, to learn "
+        f"what seeds alone do: {plural(len(values), 'run')} gave {showed}. No claim rests on them."
+    )
+
+
+def describe_screen(screen: Screen) -> str:
+    knobs = "; ".join(f"{knob.field} in {', '.join(value_of(v) for v in knob.values)}" for knob in screen.knobs)
+    first, *later = [plural(rung.steps, "step") for rung in screen.rungs]
+    rounds = "".join(f"; the best {rung.keep} train {steps}" for rung, steps in zip(screen.rungs, later, strict=False))
+    return (
+        f"{plural(screen.candidates, 'candidate')} ({knobs}): {_SAMPLERS[screen.sampler]}, the first {screen.initial} "
+        f"spread over the space. Each trains {first}{rounds}; the best {screen.confirmed} of the last round are "
+        f"confirmed. One seed for all ({screen.seed}), scored on the {screen.split} tasks. No claim rests on a screen: "
+        "what it keeps meets fresh seeds and hidden tasks."
+    )
+
+
+def screen_table(state: StudyState) -> Table | None:
+    lengths = sorted({int(run.spec.job["steps"]) for run in state.runs_in("screen")})
+    chosen, rows = state.selection, []
+    for arm in state.candidates.values():
+        values = dict.fromkeys(lengths, NONE)
+        for run in state.runs_of(arm.name, "screen"):
+            measured = run.measurements.get(run.spec.metric.key)
+            value = number(measured.value, unit=run.spec.metric.unit) if measured else run.status
+            values[int(run.spec.job["steps"])] = value if run.invalid is None else f"invalid: {run.invalid[0]}"
+        score = number(chosen.scores.get(arm.name) if chosen else None, unit=unit_of(state))
+        kept = "confirmed" if chosen and arm.name in chosen.kept else ""
+        rows.append((arm.name, describe_fields(arm.overrides, none=""), *values.values(), score, kept))
+    columns = ("Candidate", "Sets", *(f"after {plural(steps, 'step')}" for steps in lengths), "Ranked by", "")
+    return table(columns, rows, range(2, len(lengths) + 3))
+
+
+def interim_table(state: StudyState) -> Table | None:
+    if state.design is None or len(state.design.looks) < 2:
+        return None
+    unit, rows = unit_of(state), list[Row]()
+    for verdict in sorted((*state.interim, *state.verdicts), key=lambda verdict: (verdict.hypothesis, verdict.look)):
+        decided = [d for d in state.decisions if (d.hypothesis, d.look) == (verdict.hypothesis, verdict.look)]
+        ends = f"{span(verdict.low, verdict.high, unit=unit)} ({percent(round(verdict.level, 4))})"
+        size, steps = format_signed(verdict.estimate, unit=unit), "; ".join(f"{d.action} ({d.rule})" for d in decided)
+        row = verdict.hypothesis, str(verdict.look), describe_counts(verdict), size, ends
+        rows.append((*row, verdict_cell(state, verdict), steps))
+    columns = ("Hypothesis", "Look", "n", "Difference", "Interval at the look's level", "Verdict", "Decision")
+    return table(columns, rows, (1, 2, 3, 4))
+
+
+def replication_table(state: StudyState) -> Table | None:
+    unit, rows = unit_of(state), list[Row]()
+    for verdict in state.replications:
+        cells = [verdict_cell(state, each) for each in (state.verdict_on(verdict.hypothesis), verdict)]
+        numbers = format_signed(verdict.estimate, unit=unit), span(verdict.low, verdict.high, unit=unit)
+        rows.append((verdict.hypothesis, *cells, *numbers, describe_counts(verdict)))
+    columns = ("Hypothesis", "Confirmed as", "In the other setting", "Difference", "Interval", "Runs")
+    return table(columns, rows, (3, 4, 5))
+
+
+def collapse_table(state: StudyState) -> Table | None:
+    """Return each arm's rate of collapse, by the locked rule or the usual one, and of never starting."""
+    design, rows = state.design, list[Row]()
+    if design is None:
+        return None
+    if design.collapse is None:
+        try:
+            if not (design.metric.kind and kind_of(design.metric).reads_collapses):
+                return None
+        except Refused:  # the package that brought it is gone
+            return None
+        state = replace(state, design=design.model_copy(update={"collapse": CollapseRule()}))
+    for arm, data in gather(state, look=max(1, len(design.looks))).items():
+        found = collapse_rate(arm, data.broken, len(data.values) + len(data.worst))
+        ways = {**data.collapsed, **{run: f"it broke down ({code})" for run, code in data.worst.items()}}
+        runs = "; ".join(f"{run}: {one_line(how)}" for run, how in sorted(ways.items()))
+        row: Row = (arm, f"{found.count} of {found.of}", _limits(found), percent(round(found.upper, 2)), runs or "none")
+        if design.start is not None:
+            stuck = collapse_rate(arm, len(data.unstarted), len(data.values) - len(data.collapsed))
+            row = (*row, f"{stuck.count} of {stuck.of} ({_limits(stuck)})")
+        rows.append(row)
+    columns = ("Arm", "Collapsed", "Rate, 95 % limits", "Not ruled out: up to", "Runs")
+    return table((*columns, "Never started, 95 % limits") if design.start is not None else columns, rows, (1, 2, 3))
+
+
+def _limits(rate: CollapseRate) -> str:
+    return f"{number(rate.low, 2)} to {number(rate.high, 2)}"

@@ -1,8 +1,7 @@
-"""Everything a report says, as blocks in the order in which they are read, computed from state and evidence.
+"""Everything a report says, as blocks in the order in which they are read: a pure function of state and evidence.
 
-A pure function: no file is opened, no time is read; templates only lay it out. It makes a report from any state,
-however early or broken off, and refuses (ReportError) only a verdict that does not follow from its round's runs. A
-study of one round is a campaign of one: of several, each stands in a section of its own, below what all came to.
+It makes a report from any state, however early or broken off, and refuses (ReportError) only a verdict that does not
+follow from its round's runs. Of several rounds each stands in a section of its own, below what all came to.
 """
 
 from __future__ import annotations
@@ -17,15 +16,12 @@ from studies.checks.conditions import INITIAL
 from studies.errors import ReportError
 from studies.log.entries import PlannedExploration
 from studies.log.study import StudyState
-from studies.records.analysis import ANALYSE, MADE, AnalysisResult
 from studies.records.base import digest
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name, value_of
-from studies.records.verdict import one_line
-from studies.report import claims, design_tables, run_tables, summary
-from studies.report.answer import answer_section
-from studies.report.branches import plan_section
-from studies.report.design_tables import what_differs
+from studies.records.verdict import ANALYSE, MADE, AnalysisResult, one_line
+from studies.report import claims, summary, tables
+from studies.report.answer import answer_section, plan_section
 from studies.report.elements import (
     Block,
     Cell,
@@ -49,6 +45,7 @@ from studies.report.figure_data import curves, forecasts, hidden_curves, shifts,
 from studies.report.next_question import ask_next
 from studies.report.prose import last_words, mark, why_asked
 from studies.report.summary import Headline, headline, last_judged, point_out_round
+from studies.report.tables import what_differs
 from studies.report.validity import facts_table, others_table, remarks
 from studies.report.wording import (
     NONE,
@@ -74,7 +71,6 @@ _STANDING: Final = {
 _URGENT: Final = ("failed", "threat", "feared")
 """Levels of what every reader has to know."""
 _TITLE: Final = 110
-"""Characters that a title has at most."""
 _OF_FACTS: Final = "No claim rests on these numbers."
 _PROMISE: Final = (
     "The first lock allows {} rounds. Over all of them, any false claim of a difference has a probability of at most "
@@ -99,8 +95,7 @@ class ReportContent:
 
 
 def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> ReportContent:
-    """Return the content of the report on a study; `evidence` is that of each round by its number. Raise ReportError
-    when a verdict does not follow from its runs."""
+    """Return the content of the report; raise ReportError for a verdict that does not follow."""
     several, states = is_campaign(state), state.every_round
     for each in states:
         for verdict in (*each.verdicts, *each.replications):
@@ -138,7 +133,6 @@ def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> Repor
 
 
 def title(state: StudyState) -> str:
-    """Return what is compared, and where; the topic while nothing is planned, which stands in full below."""
     design = state.design
     if design is None:
         topic = one_line(state.topic) or "(no topic)"
@@ -151,7 +145,6 @@ def title(state: StudyState) -> str:
 
 
 def campaign_title(state: StudyState) -> str:
-    """Return what differed over the rounds, and where."""
     designs = [each.design for each in state.rounds if each.design is not None]
     fields = ", ".join(dict.fromkeys(name for design in designs for name in what_differs(design).split(", ") if name))
     places = " and ".join(dict.fromkeys(design.environment for design in designs))
@@ -204,7 +197,7 @@ def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, E
     yield _analysis_section(state)
     if shared:
         yield section("Threats to every round", Remarks(tuple(shared)), id="validity")
-    deviations = claims.deviation_table(run_tables.merge_rounds(state))
+    deviations = claims.deviation_table(tables.merge_rounds(state))
     yield section("Deviations from the lock" + ("s" if several else ""), deviations, id="deviations")
     if several:
         yield _ledger_section(state)
@@ -213,10 +206,6 @@ def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, E
 
 def _quote(words: str, by: str) -> Quote | None:
     return Quote((words,), by) if words else None
-
-
-def _text(said: str) -> Text | None:
-    return Text(said) if said else None
 
 
 def _round_section(state: StudyState, each: StudyState, head: Headline, blocks: Sequence[Block | None]) -> Block | None:
@@ -240,7 +229,6 @@ def _round_section(state: StudyState, each: StudyState, head: Headline, blocks: 
 def _round_blocks(
     state: StudyState, evidence: Evidence, urgent: Sequence[Remark], rest: Sequence[Remark], prefix: str
 ) -> Iterator[Block | None]:
-    """Yield what a round showed, what threatens it, and folded what a busy person does not read."""
     predicted = drawing(f"{prefix}predictions", "predictions", forecasts(state))
     mediators = claims.mediator_table(state)
     beside = (mediators, Text(claims.MEDIATORS)) if mediators is not None else ()
@@ -253,13 +241,13 @@ def _round_blocks(
     yield section(
         "Results",
         drawing(f"{prefix}before-after", "before-after", moved),
-        run_tables.arm_table(state),
+        tables.arm_table(state),
         drawing(f"{prefix}hidden-curves", "hidden-curves", hidden_curves(state, evidence)),
         drawing(f"{prefix}learning-curves", "learning-curves", learned),
         None if any(run.status == "collected" for run in state.runs.values()) else Text("No run has been collected."),
-        _text(design_tables.describe_noise(state)),
-        section("The screen", _text(selected)),
-        section("The same comparison in another setting", design_tables.replication_table(state)),
+        Text(claims.describe_noise(state)),
+        section("The screen", Text(selected)),
+        section("The same comparison in another setting", claims.replication_table(state)),
         id=f"{prefix}results",
     )
     others = " but those to every round" if prefix else ""
@@ -293,13 +281,13 @@ def _number_sections(state: StudyState) -> Iterator[Block | None]:
 
 def _stage_sections(state: StudyState, evidence: Evidence) -> Iterator[Block | None]:
     screen = state.locked_design.screen if state.locked_design is not None else None
-    rules = Text(design_tables.describe_screen(screen)) if screen is not None else None
+    rules = Text(claims.describe_screen(screen)) if screen is not None else None
     exploratory = "Exploratory: no claim rests on them. No lock names them, and nothing is corrected for their number; "
     others, facts = (Text(said, "aside") for said in (f"{exploratory}all runs enter.", _OF_FACTS))
     for name, lead, found in (
-        ("Every candidate of the screen", rules, design_tables.screen_table(state)),
-        ("Look by look", None, design_tables.interim_table(state)),
-        ("Trainings that collapsed", None, design_tables.collapse_table(state)),
+        ("Every candidate of the screen", rules, claims.screen_table(state)),
+        ("Look by look", None, claims.interim_table(state)),
+        ("Trainings that collapsed", None, claims.collapse_table(state)),
         ("Other measures of the same runs", others, others_table(state, evidence)),
         ("What the environment says of the plays after training", facts, facts_table(state)),
     ):
@@ -312,22 +300,21 @@ def _design_section(state: StudyState, prefix: str) -> Block | None:
         return section("The locked design", Text("No design was locked."), id=f"{prefix}design")
     return section(
         "The locked design",
-        Text(design_tables.lock_proof(state)),
-        _text(claims.describe_length(state) + claims.describe_sizing(state)),
-        design_tables.design_arms(design),
-        design_tables.design_facts(design, state.design_hash),
-        section("What each hypothesis puts at stake", design_tables.stakes_table(design)),
-        section("Looks at the data", design_tables.analyses_table(design)),
-        section("The decision table", design_tables.rules_table(design)),
-        section("Limits of the watchdog", design_tables.limits_table(design.watchdog)),
-        section("Every field that was held constant", design_tables.constants(state, design)),
+        Text(tables.lock_proof(state)),
+        Text(claims.describe_length(state) + claims.describe_sizing(state)),
+        tables.design_arms(design),
+        tables.design_facts(design, state.design_hash),
+        section("What each hypothesis puts at stake", tables.stakes_table(design)),
+        section("Looks at the data", tables.analyses_table(design)),
+        section("The decision table", tables.rules_table(design)),
+        section("Limits of the watchdog", tables.limits_table(design.watchdog)),
+        section("Every field that was held constant", tables.constants(state, design)),
         claims.code_section(state, design, f"{prefix}code"),
         id=f"{prefix}design",
     )
 
 
 def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block | None:
-    """Return one exploration: what it is, its runs, and what its planner wanted to see."""
     plan, rows = entry.plan, list[Row]()
     runs = {(run.spec.arm, run.spec.seed): run for run in state.runs_in("explore")}
     for arm, seed in product(plan.arms, plan.seeds):
@@ -354,7 +341,6 @@ def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block 
 
 
 def _analysis_section(state: StudyState) -> Section | None:
-    """Return what the planner's own code made, with its source and hash; what made nothing is counted."""
     looks = [look for act in state.planner_acts for look in act.tool_calls if look["name"] == ANALYSE]
     shown = list[Section | None]()
     for look in (look for look in looks if MADE in look):
@@ -379,7 +365,6 @@ def _analysis_section(state: StudyState) -> Section | None:
 
 
 def _ledger_section(state: StudyState) -> Section | None:
-    """Return both ledgers of an inquiry, the level of each round that was asked, and what they promise."""
     ledgers, locked = state.ledgers, [each.round for each in state.rounds if each.locked_design is not None]
     ended = state.concluded_reason is not None or state.status == "judged"
     if ended and state.design is not None and ledgers.left > 0:
@@ -399,9 +384,8 @@ def _ledger_section(state: StudyState) -> Section | None:
 
 
 def _appendix(state: StudyState, evidence: Mapping[int, Evidence]) -> Block | None:
-    """Return what nobody can do without and few read: every run, hashes, decisions, cost, versions."""
     copies = Text("Results are read from the logs on the machine that trained; these are copies to look at.")
-    copied = run_tables.copy_table(state)
+    copied = tables.copy_table(state)
     what = "hash, number, level and verdict of every round" if is_campaign(state) else "hash, number and verdict"
     notebook = "The planner's notebook, quoted: its own voice, from which nothing follows"
     built = (
@@ -412,21 +396,21 @@ def _appendix(state: StudyState, evidence: Mapping[int, Evidence]) -> Block | No
         "Appendix: every run, hashes, decisions, cost, versions",
         section(
             "Every run",
-            Text(run_tables.count_runs(state.every_run.values())),
-            run_tables.run_table(state),
-            section("Files and their hashes", run_tables.file_table(evidence.values())),
+            Text(tables.count_runs(state.every_run.values())),
+            tables.run_table(state),
+            section("Files and their hashes", tables.file_table(evidence.values())),
             section("Copies at Weights & Biases", copies, copied) if copied else None,
             id="runs",
         ),
         section(
             "Decisions",
-            run_tables.decision_table(state) or Text("No decision has been taken."),
-            section("What people were asked to approve", run_tables.approval_table(state)),
-            section("Calls on the planner", run_tables.planner_table(state)),
-            section(notebook, run_tables.notebook_table(state)),
+            tables.decision_table(state) or Text("No decision has been taken."),
+            section("What people were asked to approve", tables.approval_table(state)),
+            section("Calls on the planner", tables.planner_table(state)),
+            section(notebook, tables.notebook_table(state)),
             id="decisions",
         ),
-        section("Cost", pairs(run_tables.cost_facts(state)), id="cost"),
+        section("Cost", pairs(tables.cost_facts(state)), id="cost"),
         section(
             "Reproduce",
             Text("Run the same study again:"),

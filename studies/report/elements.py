@@ -1,8 +1,7 @@
 """What a report is made of: blocks, tables and cells, and the values of an arm as text.
 
 Blocks hold text only, the same for Markdown and HTML: a template decides how they look and escapes them. A rate of runs
-is told as a count with exact limits, and of a time that more than half of an arm never reached there is no mean: it
-would be told by where times are cut.
+is told as a count; of a time that more than half of an arm never reached there is no mean.
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ from studies.statistics.comparison import Interval, mean_interval, spread
 from studies.statistics.proportions import exact_limits
 
 Fact = tuple[str, str]
-"""A label, and what stands beside it."""
 Row = Sequence["Cell | str"]
 ARMS: Final = 6
-"""Colours of arms, which repeat after so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +134,8 @@ Block = Table | Text | Quote | Play | Remarks | Head | Drawing | Section
 
 
 def section(title: str, *blocks: Block | None, id: str = "", folded: bool = False) -> Section | None:
-    """Return a section of those blocks that there are; None where there is none."""
-    there = tuple(block for block in blocks if block is not None)
+    """Return a section of those blocks that there are, empty texts left out; None where there is none."""
+    there = tuple(block for block in blocks if block is not None and block != Text(""))
     return Section(title, there, id, folded) if there else None
 
 
@@ -156,7 +153,6 @@ def list_drawings(blocks: Iterable[Block]) -> Iterator[Drawing]:
 
 
 def hash_cell(value: str) -> Cell:
-    """Return a cell with the first 12 digits of a hash, the whole of it as its title."""
     return Cell(value[:12], "mono", value)
 
 
@@ -197,13 +193,7 @@ def format_mean(metric: Metric, values: Sequence[float]) -> str:
 
 
 def format_spread(metric: Metric, values: Sequence[float]) -> str:
-    """Return the standard deviation, where it says something."""
     return NONE if is_mostly_cut(metric, values) or is_rate(metric) else number(spread(values), unit=metric.unit)
-
-
-def format_reached(metric: Metric, values: Sequence[float]) -> str:
-    """Return how many runs do not lie where the metric is cut."""
-    return f"{len(values) - _count_cut(metric, values)} of {len(values)}"
 
 
 def arm_interval(metric: Metric, values: Sequence[float]) -> Interval | None:
@@ -214,7 +204,6 @@ def arm_interval(metric: Metric, values: Sequence[float]) -> Interval | None:
 
 
 def count_of(values: Sequence[float]) -> tuple[int, int]:
-    """Return how many of so many runs have 1, of a metric that is 1 or 0."""
     return round(sum(values)), len(values)
 
 

@@ -1,11 +1,8 @@
 """The files behind a report, held to their hashes.
 
-They also give each kind of metric that nobody asked for, with the usual parameters: no lock names them, and no claim
-rests on them. What needs a name besides (a fact, another environment) is left to whoever asks for it.
-
-`gather` opens the snapshot and the evaluation of every collected run, refuses (ReportError) a file whose sha256 is
-not the one in the event log, and computes every hidden measurement again from the episodes. What it returns holds
-curves and counts only: a report takes its figures from here and its verdicts from the state.
+`gather` refuses (ReportError) a file of a collected run whose sha256 is not the one in the event log, and computes
+every hidden measurement again. It also gives each kind of metric that nobody asked for, with the usual parameters: no
+claim rests on them. A report takes its figures from here and its verdicts from the state.
 """
 
 from __future__ import annotations
@@ -37,7 +34,6 @@ _NOT_GIVEN: Final = (ValueError, ArithmeticError, LookupError, TypeError, Attrib
 """What reading a metric raises off files that lack what it needs; of somebody's code, whatever it meets there."""
 SUCCESS: Final = "critic/success/mean"
 REWARDS: Final = "critic/rewards/mean"
-AFTER: Final = HIDDEN_SUCCESS
 BEFORE: Final = HIDDEN_SUCCESS + INITIAL
 _TOLERANCE = 1e-9
 _MOST_PLAYS: Final = 2
@@ -81,9 +77,7 @@ def other_metrics(state: StudyState) -> tuple[Metric, ...]:
 class RunEvidence:
     """What a collected run's files say: by metric its (step, value) pairs, by key what its episodes give anew."""
 
-    run_id: str
     files: tuple[tuple[str, str], ...]
-    """(path, sha256) of each file read."""
     curves: Mapping[str, tuple[tuple[int, float], ...]]
     recomputed: Mapping[str, float]
     transcripts: tuple[tuple[str, Mapping[str, Any]], ...] = ()
@@ -112,14 +106,9 @@ class Evidence:
     def has_metric(self, key: str) -> bool:
         return bool(self.runs) and all(run.curves.get(key) for run in self.runs.values())
 
-    @property
-    def files(self) -> int:
-        return sum(len(run.files) for run in self.runs.values())
-
 
 def gather(state: StudyState, folder: Path) -> Evidence:
-    """Read and check the files of every valid collected run; one that was given up, perhaps for them, has no evidence.
-    Raise ReportError naming run and file when one is missing, changed, unreadable, or contradicts a measurement."""
+    """Read and check the files of every valid collected run. Raise ReportError naming run and file."""
     others = other_metrics(state)
     runs = {run.run_id: _evidence(run, folder, others) for run in state.runs.values() if run.status == "collected"}
     return Evidence(runs, lock_error(state, folder), others)
@@ -165,7 +154,6 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
     kept = {part: {p["task_id"]: p for p in evaluation[part].get("transcripts", ())} for part in ("initial", "final")}
     both = [task for task in kept["initial"] if task in kept["final"]][:_MOST_PLAYS]
     return RunEvidence(
-        run_id=run.run_id,
         files=tuple((collected[name]["path"], collected[name]["sha256"]) for name in ("snapshot", "evaluation")),
         curves={key: tuple(points) for key, points in sorted(curves.items())},
         recomputed=_recompute(run, results),
@@ -177,7 +165,6 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
 
 
 def _recompute(run: RunState, results: Results) -> dict[str, float]:
-    """Return every measurement of a run that its files give, computed again from them."""
     try:
         found = values_of(run.spec.metric, results)
     except Refused as error:
@@ -194,7 +181,6 @@ def _recompute(run: RunState, results: Results) -> dict[str, float]:
 
 
 def _read(run: RunState, name: str, folder: Path) -> dict[str, Any]:
-    """Return one of a run's collected files, which must be what was collected and about this run."""
     record = (run.collected or {})[name]
     if not (folder / record["path"]).resolve().is_relative_to(folder.resolve()):
         raise ReportError(f"a file of run {run.run_id} lies outside the study's folder: {record['path']!r}")

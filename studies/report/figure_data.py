@@ -26,7 +26,6 @@ Points = tuple[tuple[float, float], ...]
 TRAINING: Final = ("actor/entropy", "actor/ppo_kl", "actor/grad_norm", "response_length/mean")
 """Metrics that tell how a training went, which every report draws where they were logged."""
 PlottedArm = tuple[str, int, tuple[RunState, ...]]
-"""The name of runs that are drawn together, the place that decides their colour, and the runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,6 @@ class ClaimEffect:
 
     name: str
     predicted: tuple[float, float, float]
-    """The interval that was predicted, and its level."""
     judged: bool = False
     estimate: float | None = None
     observed: DecidingInterval | None = None
@@ -139,7 +137,6 @@ def list_plotted_arms(state: StudyState) -> list[PlottedArm]:
 
 
 def curves(state: StudyState, evidence: Evidence) -> Curves | None:
-    """Return the learning curves of all valid collected runs; None for none, or rewards of different functions."""
     key = evidence.curve_key
     if key is None or (
         key == REWARDS and state.design is not None and any(REWARD in arm.slots for arm in state.design.arms)
@@ -163,7 +160,6 @@ def hidden_curves(state: StudyState, evidence: Evidence) -> Curves | None:
 
 
 def _arm_curves(state: StudyState, curve: Callable[[RunState], Points]) -> tuple[ArmCurves, ...]:
-    """Return the arms that are drawn with the curve of each run that has one."""
     drawn = []
     for name, index, runs in list_plotted_arms(state):
         if seeds := tuple(SeedCurve(run.run_id, run.spec.seed, at) for run in runs if (at := curve(run))):
@@ -172,7 +168,6 @@ def _arm_curves(state: StudyState, curve: Callable[[RunState], Points]) -> tuple
 
 
 def training_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]:
-    """Return the curves of what tells how a training went, as far as all runs logged it."""
     found = (metric_curves(state, evidence, key) for key in TRAINING if evidence.has_metric(key))
     return tuple(data for data in found if data is not None)
 
@@ -192,7 +187,6 @@ def metric_curves(state: StudyState, evidence: Evidence, key: str, measured: str
 
 
 def mean_of(seeds: Sequence[SeedCurve]) -> Points:
-    """Return the mean of curves at every x that all of them have."""
     at: dict[float, list[float]] = defaultdict(list)
     for seed in seeds:
         for x, y in seed.points:
@@ -201,7 +195,6 @@ def mean_of(seeds: Sequence[SeedCurve]) -> Points:
 
 
 def shifts(state: StudyState) -> Shifts | None:
-    """Return the judged metric of each run before and after training; None before any run was measured."""
     arms, broken, drawn = list_plotted_arms(state), find_collapsed_runs(state), []
     for arm_name, index, runs in arms:
         pairs, collapsed, missed = [], set[str](), set[str]()

@@ -287,8 +287,7 @@ class NextQuestion:
 
 
 def ask_next(state: StudyState) -> NextQuestion:
-    """Return what to ask next: how a study goes on, else what was compiled when it ended; of older studies a plan,
-    which runs nothing."""
+    """Return what to ask next: how a study goes on, else what was compiled when it ended; of older studies a plan."""
     resume = f"ajet study resume {state.id}"
     if state.stopped_reason is not None and state.concluded_reason is None:
         if state.denial is not None or "budget" not in state.stopped_reason:
@@ -369,9 +368,8 @@ def _compare(
     state: StudyState, design: Design, claim: Hypothesis, why: str, values: tuple[JsonValue, JsonValue] | None = None,
     *, longer: float = 1.0, finer: float = 1.0, metric: str = "",
 ) -> NextQuestion:  # fmt: skip
-    """Return a comparison of two values of the claim's variable, or of its own, by the design's metric unless named.
-    Its effect asks for `finer` times as many seeds. Where a topic in words cannot name both values, it is the study's
-    own question."""
+    """Return a comparison of two values of the claim's variable, or of its own, by the design's metric unless named,
+    with `finer` times as many seeds. Where a topic in words cannot name both values, it is the study's own question."""
     whole = claim.sought == "equivalence" or claim.kind != "difference"
     unsayable = claim.variable in (*SLOTS, CONFIGURATION, MODEL) or any(
         value == BUILT_IN or isinstance(value, bool | Mapping | list) or value is None

@@ -1,11 +1,8 @@
 """The figures of a report: one SVG with a viewBox each, by matplotlib, which a page scales to its width.
 
-Every run is visible; means and intervals lie on top. Nothing is smoothed. No text lies inside a strip, so no line
-crosses one; names are wrapped, never cut. The name of a figure keeps those of several rounds apart.
-
-Page and figures have one set of colours, in light and dark. Figures are drawn in placeholder colours that become CSS
-variables with a light fallback, so that one SVG is legible on a light page, on a dark one and on paper. Output is
-deterministic: no dates, fixed ids.
+Every run is visible; means and intervals lie on top. Nothing is smoothed; names are wrapped, never cut. Figures are
+drawn in placeholder colours that become CSS variables with a light fallback, so that one SVG is legible on a light
+page, on a dark one and on paper. Output is deterministic: no dates, fixed ids.
 """
 
 from __future__ import annotations
@@ -17,10 +14,9 @@ import textwrap
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from threading import RLock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -30,7 +26,7 @@ from matplotlib.patches import Patch
 from matplotlib.style import context
 from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
 
-from studies.records.analysis import AnalysisFigure
+from studies.records.verdict import AnalysisFigure
 from studies.report.elements import ARMS
 from studies.report.figure_data import ArmCurves, ArmShift, ClaimEffect, Curves, Effects, Shifts
 from studies.report.wording import MINUS, capital, format_signed, number, percent, plural, span
@@ -57,17 +53,16 @@ _STYLE: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 _DRAWING: Final = RLock()
 _PALETTE: ContextVar[Mapping[str, str]] = ContextVar("palette", default=_PLACEHOLDERS)
+Picture = tuple[Canvas, str, Mapping[str, str]]
+"""A figure before it is written, its label, and what is shown on hover by the gid of an artist."""
 WIDTH: Final = 680.0
 """In CSS pixels, as all lengths here."""
 STEPS: Final = (1, 2, 5, 10)
-"""What ticks may be multiples of."""
 _LINE: Final = 17.0
 _LEGEND_LINE: Final = 20.0
 _FOOT: Final = 46.0
-"""Room for ticks and the name of the axis."""
 _NAME_CHARS: Final = 80
 _PER_RUN: Final = 9.0
-"""Height that a run takes of its arm's strip."""
 _THOUSAND: Final = 1000
 _LEGEND: Final[Mapping[str, Any]] = {
     "loc": "upper left", "bbox_to_anchor": (0.0, 1.0), "frameon": False, "borderaxespad": 0, "borderpad": 0.1,
@@ -106,8 +101,7 @@ def canvas(width: float, height: float) -> Canvas:
 
 
 def render_svg(figure: Canvas, label: str, tips: Mapping[str, str]) -> str:
-    """Return the figure as an inline SVG element; `tips` gives artists (by gid) a text shown on hover. Ids that nothing
-    refers to are dropped: matplotlib's plain counters would meet again in the next figure."""
+    """Return the figure as an inline SVG element, its ids but those that are referred to dropped."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = buffer.getvalue()
@@ -144,17 +138,7 @@ def variables(palette: Mapping[str, str]) -> str:
     return "".join(f"--{name}:{value};" for name, value in palette.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A figure before it is written; `tips` maps the gid of an artist to what is shown on hover."""
-
-    canvas: Any
-    label: str
-    tips: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class FigureKind:
+class FigureKind(NamedTuple):
     """How one of the figures is called, described and drawn from its data; `draw` takes a salt that keeps ids apart."""
 
     title: str
@@ -162,8 +146,7 @@ class FigureKind:
     draw: Callable[[Any, str], Picture]
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(NamedTuple):
     """A finished figure: an inline SVG, a title, and a caption that says what is drawn."""
 
     title: str
@@ -180,8 +163,7 @@ def make_figure(name: str, figure: str, data: Hashable) -> Figure:
 def render_cached(figure: str, data: Hashable, salt: str) -> str:
     """Return a figure as SVG. It takes most of a report's time, and the proof and later rounds draw the same again."""
     with style(salt):
-        drawn = FIGURES[figure].draw(data, salt)
-        return render_svg(drawn.canvas, drawn.label, drawn.tips)
+        return render_svg(*FIGURES[figure].draw(data, salt))
 
 
 def curves_picture(data: Curves) -> bytes:
@@ -189,15 +171,14 @@ def curves_picture(data: Curves) -> bytes:
     buffer, token = io.BytesIO(), _PALETTE.set(LIGHT)  # such a page knows no CSS
     try:
         with style("png"):
-            drawn = draw_curves(data, "curves")
-            drawn.canvas.savefig(buffer, format="png", dpi=90, facecolor=LIGHT["page"], metadata={"Software": None})
+            drawn, _, _ = draw_curves(data, "curves")
+            drawn.savefig(buffer, format="png", dpi=90, facecolor=LIGHT["page"], metadata={"Software": None})
     finally:
         _PALETTE.reset(token)
     return buffer.getvalue()
 
 
-@dataclass(frozen=True, slots=True)
-class FigureRow:
+class FigureRow(NamedTuple):
     """One row of a figure: a name, a note that says its numbers, and a strip of a height."""
 
     name: str
@@ -259,7 +240,7 @@ def draw_curves(data: Curves, salt: str) -> Picture:
     lines = _plot(axes, data, salt, tips, ticks=6)
     axes.set_xlabel(data.unit)
     figure.legend(lines, names, ncols=columns, **_LEGEND)
-    return Picture(figure, f"Curves: {data.measured}", tips)
+    return figure, f"Curves: {data.measured}", tips
 
 
 def draw_panels(data: Sequence[Curves], salt: str) -> Picture:
@@ -278,11 +259,10 @@ def draw_panels(data: Sequence[Curves], salt: str) -> Picture:
         figure.text(left, (base + panel - 66) / height, curves.measured, color=paint("ink"), weight="bold", va="bottom")
         if place + columns >= len(data):
             axes.set_xlabel(curves.unit)
-    return Picture(figure, "How training went", tips)
+    return figure, "How training went", tips
 
 
 def _plot(axes: Axes, data: Curves, salt: str, tips: dict[str, str], ticks: int) -> list[Line2D]:
-    """Draw curves, and return how each arm's line looks in a legend."""
     for arm in data.arms:
         for seed in arm.seeds:
             gid = f"{salt}-{seed.run_id}"
@@ -326,7 +306,7 @@ def draw_analysis(data: AnalysisFigure, _salt: str) -> Picture:
     axes.set(xlabel=data.x, ylabel=data.y)
     names = [textwrap.shorten(series.name, _NAME_CHARS) for series in data.series]
     figure.legend(lines, names, ncols=1, **_LEGEND)
-    return Picture(figure, f"{data.y} by {data.x}", {})
+    return figure, f"{data.y} by {data.x}", {}
 
 
 def draw_shifts(data: Shifts, salt: str) -> Picture:
@@ -356,7 +336,7 @@ def draw_shifts(data: Shifts, salt: str) -> Picture:
             y, interval = 10 / row.height, arm.interval
             axes.plot([interval.low, interval.high], [y, y], color=color, linewidth=2.4)
             axes.plot([interval.mean], [y], color=color, marker=shape, markersize=10, markeredgecolor=paint("page"))
-    return Picture(figure, f"{data.measured} before and after training" if data.both else data.measured, tips)
+    return figure, data.measured + (" before and after training" if data.both else ""), tips
 
 
 def _shift_note(arm: ArmShift, data: Shifts) -> tuple[str, ...]:
@@ -396,7 +376,7 @@ def draw_effects(data: Effects, _salt: str) -> Picture:
     room = 0.06 * ((max(ends) - min(ends)) or 1.0)
     strips[-1].set_xlim(min(ends) - room, max(ends) + room)
     strips[-1].xaxis.set_major_formatter(FuncFormatter(format_tick))
-    return Picture(figure, f"Predicted and observed difference in {data.measured}", {})
+    return figure, f"Predicted and observed difference in {data.measured}", {}
 
 
 def _effect_note(item: ClaimEffect, unit: str) -> tuple[str, ...]:

@@ -1,8 +1,4 @@
-"""What in a planner's prose no verdict, lock or mean bears out.
-
-Its reasons, notes and fears are quoted, and what in them is not so is told behind them. This reads words, not meanings:
-what it passes is still the planner's voice, of which nothing follows.
-"""
+"""What in a planner's prose no verdict, lock or mean bears out. This reads words, not meanings."""
 
 from __future__ import annotations
 
@@ -30,16 +26,12 @@ _NUMBER: Final = re.compile(
     re.IGNORECASE,
 )
 _WORDS: Final = {"statement", "said", "mechanism", "falsifier", "confounds"}
-"""What a planner writes freely in a hypothesis: no fact."""
 _WHOLE: Final = 10.0
 """Facts from this size on may be rounded to a whole number."""
 
 
 def find_contradictions(text: str, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """Return the verdicts that a text names and the claims it speaks of do not have; none while nothing is judged.
-
-    A clause speaks of the claims that it names by id, else of those of the rounds that it names, else of all.
-    """
+    """Return the verdicts that a text names and the claims of each clause (by id, by round, or all) do not have."""
     wrong: list[str] = []
     for clause in _CLAUSE.split(text) if verdicts else ():
         ids, rounds = {at[0].lower() for at in _CLAIM.finditer(clause)}, set(_ROUND.findall(clause))
@@ -63,9 +55,7 @@ def find_unfounded(text: str, facts: Any) -> tuple[str, ...]:
 
 
 def mark(text: str, rounds: Sequence[StudyState], *, more: Any = ()) -> str:
-    """Return a planner's words on one line, with what in them is not so by the verdicts of these rounds; their numbers
-    are held to verdicts, locks and means, and to `more`. Before any verdict, words are of what is to come; those of the
-    rules are code's."""
+    """Return a planner's words on one line, with what in them is not so by verdicts, locks and means, and by `more`."""
     said = PlannerMessage(by="", text=text, unfounded=())
     return one_line(text) + describe_doubts(_add_doubts(said, rounds, more))
 
@@ -97,8 +87,7 @@ def why_asked(state: StudyState) -> str:
 
 
 def last_words(state: StudyState) -> str:
-    """Return the planner's last words as a quotation, held to what every round found; empty where it had none. An
-    answer to the topic stands in the report."""
+    """Return the planner's last words as a quotation; empty where it had none. An answer stands in the report."""
     if (said := state.said) is None or said.answer is not None:
         return "" if said is None else f"{said.by} answers the topic in the report"
     return quote_held(said, state.rounds)

@@ -1,8 +1,6 @@
 """The first lines of a report: asked, tested, known, whether the topic is answered, in practice, ending.
 
-Every sentence is written by code from the states of a study's rounds; what was decided is quoted. Nothing is said to be
-known that no locked test came to, and no recipe that the last confirmation of a comparison did not show. Whether files
-still are what was collected comes in as `lock_error`.
+Every sentence is written by code from the states of a study's rounds; what was decided is quoted.
 """
 
 from __future__ import annotations
@@ -73,7 +71,6 @@ class Headline:
     """What was changed after it was fixed: said before anything else."""
     question: StudyQuestion
     answers: tuple[HeadlineAnswer, ...]
-    """One for each hypothesis of the design; one that says why there is none otherwise."""
     next: NextQuestion
 
 
@@ -146,7 +143,6 @@ def _why_no_verdict(state: StudyState, design: Design, claim: Hypothesis) -> str
 
 
 def ask_user(state: StudyState) -> Iterator[Point]:
-    """Yield what the planner asked the user last, which a note answers: its own words. All stand in the notebook."""
     by = planner_label(str(state.planner["name"]), state.planner.get("model"))
     for note in [note for note in state.notebook if note.kind == "ask"][-_MOST_QUESTIONS:]:
         said = PlannerMessage(by=f"{by} asks", text=note.text, unfounded=())
@@ -254,7 +250,6 @@ def _better(value: BetterValue) -> str:
 
 
 def last_judged(state: StudyState) -> StudyState:
-    """Return the last round of which anything was judged, which tells what to ask next."""
     judged = next((each for each in reversed(state.rounds) if each.verdicts), state)
     return replace(judged, declined=False) if judged.verdicts else judged
 

@@ -1,9 +1,7 @@
 """Checks and threats to validity, and other measures of the same runs.
 
 Each rule looks at the state and the evidence and says nothing when it does not apply. `passed` is a check that held,
-`failed` one that did not, `threat` something that weakens the conclusion, `note` something to know. Of other measures,
-on which no claim rests, a surprise is one whose interval leaves zero out where the verdict found nothing, or that
-points the other way than the verdict.
+`failed` one that did not, `threat` something that weakens the conclusion, `note` something to know.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from statistics import fmean, variance
 from typing import Final, Literal
 
@@ -30,7 +27,6 @@ from studies.records.runs import TRAINING_AREA, Conditions
 from studies.records.statements import metric_name
 from studies.records.verdict import PlannerMessage, Verdict, one_line, planner_label
 from studies.report.claims import protocol_deviations, warn_generated_rewards
-from studies.report.design_tables import what_differs
 from studies.report.elements import (
     Remark,
     Table,
@@ -45,18 +41,8 @@ from studies.report.elements import (
 )
 from studies.report.evidence import BEFORE, Evidence
 from studies.report.prose import quote_held
-from studies.report.run_tables import warn_custom_environments, warn_sandboxes
-from studies.report.wording import (
-    NONE,
-    capital,
-    format_signed,
-    in_unit,
-    number,
-    percent,
-    plural,
-    setting,
-    span,
-)
+from studies.report.tables import warn_custom_environments, warn_sandboxes, what_differs
+from studies.report.wording import NONE, capital, format_signed, in_unit, number, percent, plural, setting, span
 from studies.statistics.comparison import contrast, is_constant, spread_interval, welch
 from studies.statistics.proportions import difference as exact_difference
 from studies.verdicts.judge import find_violations, gather
@@ -74,20 +60,23 @@ _NOT_COMPARED: Final = frozenset({
 })  # fmt: skip
 """Conditions that say how a run went, and are no terms of a comparison."""
 SIMULATED_KINDS: Final = frozenset({"", "success", "gain", "area", "episodes", "seconds", "collapse"})
-"""Kinds on which somebody measured how often a verdict is wrong; the empty one is of designs that knew success and its
-gain alone."""
+"""Kinds on which somebody measured how often a verdict is wrong; the empty one is of old designs."""
 LEVEL = 0.95
 Arms = dict[str, list[float]]
-"""Values of each arm's runs."""
 
 
 def remarks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
     """Return what was checked and how it came out, what weakens the conclusion, and what is to be known beside it."""
-    return tuple(chain.from_iterable(rule(state, evidence) for rule in _RULES))
+    found = list[Remark]()
+    for rule in _RULES:
+        if rule not in _OF_DESIGN:
+            found += rule(state, evidence)
+        elif state.design is not None:
+            found += rule(state, evidence, state.design)
+    return tuple(found)
 
 
 def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Check the lock, and that arms and runs differ in what it says and in nothing else."""
     if evidence.lock_error is not None:
         yield Remark("failed", f"{capital(evidence.lock_error)}.")
     if state.locked and state.first_launch and state.locked.seq < state.first_launch.seq:
@@ -108,9 +97,9 @@ def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         yield Remark("passed", f"The {what} differ in {what_differs(state.design)} and in nothing else.")
 
 
-def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _check_conditions(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
     recorded = [seen for run in state.runs_in("confirm") if (seen := run.conditions) not in (None, Conditions())]
-    if state.design is None or not recorded:
+    if not recorded:
         return
     clean = bool(state.verdicts)
     for verdict in state.verdicts:
@@ -128,12 +117,11 @@ def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]
 
 
 def _check_numbers(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell what was computed again, how the arms began, and whether a training at a rate of 0 changed nothing."""
-    if evidence.files:
+    if files := sum(len(run.files) for run in evidence.runs.values()):
         numbers = sum(len(run.recomputed) for run in evidence.runs.values())
         yield Remark(
             "passed",
-            f"{plural(evidence.files, 'file')} matched the sha256 written when it was collected; "
+            f"{plural(files, 'file')} matched the sha256 written when it was collected; "
             f"{plural(numbers, 'measurement')} computed again from the episodes gave the same values.",
         )
     if judged := len(state.verdicts) + len(state.replications):
@@ -164,7 +152,6 @@ def _check_numbers(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _warn_logs(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell of late amendments, of the watchdog's alarms, and of copies at W&B, on which nothing rests."""
     yield from map(threat, protocol_deviations(state))
     for run in state.runs.values():
         for alarm in (run.collected or {}).get("alarms", ()):
@@ -195,7 +182,6 @@ def _warn_invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell of attempts, of verdicts that came before the data were whole, and of runs that could learn nothing."""
     retried = [run for run in state.runs.values() if len(run.attempts) > 1]
     if anew := [run for run in retried if len(run.lineage) == 1]:
         tries = ", ".join(f"{run.run_id}: {len(run.attempts)}" for run in anew)
@@ -229,10 +215,9 @@ def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         )
 
 
-def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def warn_noise(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
     """Tell of a spread between seeds, pooled over arms, with a 95 % interval for normal noise that lacks the bank's."""
-    design = state.design
-    if design is None or design.noise is None or design.pilot is not None:  # of a pilot its own runs told it, blind
+    if design.noise is None or design.pilot is not None:  # of a pilot its own runs told it, blind
         return
     data = gather(state, look=max(1, len(design.looks))).values()
     arms = [arm.drop_collapsed() if design.collapse is not None else arm.runs(design.metric.worst) for arm in data]
@@ -254,19 +239,16 @@ def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     )
 
 
-def warn_collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None or state.design.collapse is None:
-        return
-    for arm, data in gather(state, look=max(1, len(state.design.looks))).items():
+def warn_collapsed(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
+    for arm, data in gather(state, look=max(1, len(design.looks))).items() if design.collapse is not None else ():
         if data.broken:
             count = f"{data.broken} of {plural(len(data.values) + len(data.worst), 'training')} with {arm}"
             yield threat(f"{count} collapsed, no part of its mean: what is claimed is about those that did not.")
 
 
-def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    design = state.design
+def warn_miscalibrated(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
     for verdict in state.verdicts:
-        if verdict.within_prediction is False and design is not None:
+        if verdict.within_prediction is False:
             predicted, unit = design.hypothesis(verdict.hypothesis).prediction, design.metric.unit
             yield note(
                 f"The observed difference in {metric_name(design.metric)} "
@@ -276,10 +258,7 @@ def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark
             )
 
 
-def _warn_design(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell of missing runs, feared confounds, few runs, claims that were not corrected, and ends of the range."""
-    if (design := state.design) is None:
-        return
+def _warn_design(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
     runs = state.runs_in("confirm")
     cut = any(verdict.last is not None for verdict in state.verdicts)
     planned = len(runs) if len(design.looks) > 1 and runs and not cut else len(design.arms) * len(design.seeds)
@@ -316,18 +295,16 @@ def _warn_design(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             yield threat(f"{arm.name} solves hardly any hidden task: near the floor, differences look smaller.")
 
 
-def _warn_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None:
-        return
-    model = state.design.base_job.get("model")
+def _warn_setting(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
+    model = design.base_job.get("model")
     tiny = isinstance(model, dict) and model.get("kind", "tiny") == "tiny"
     said = "a tiny language model made on the spot" if tiny else "one model"
-    hidden = evidence.runs.values() if state.design.metric.kind != TRAINING_AREA else ()
+    hidden = evidence.runs.values() if design.metric.kind != TRAINING_AREA else ()
     count = len({task for run in hidden for task in run.tasks})
     tasks = f", {plural(count, 'hidden task')} of it" if count else ""
     these = " and these tasks" if count else ""
     yield threat(
-        f"One environment ({state.design.environment}){tasks} and {said}: the verdict holds for this setting{these}; "
+        f"One environment ({design.environment}){tasks} and {said}: the verdict holds for this setting{these}; "
         "whether it carries over to others was not tested."
     )
     yield threat(
@@ -336,11 +313,8 @@ def _warn_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     )
 
 
-def _warn_tasks(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell of a difference that varies so between hidden tasks that on other tasks its error would be larger."""
-    design = state.design
-    for verdict in state.verdicts if design is not None and design.metric.key == SUCCESS else ():
-        assert design is not None
+def _warn_tasks(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
+    for verdict in state.verdicts if design.metric.key == SUCCESS else ():
         data, names = gather(state, look=verdict.look), design.contrast_of(design.hypothesis(verdict.hypothesis))
         arms = [[evidence.runs[run].tasks for run in data[name].drop_collapsed().values] for name in names]
         if len(arms) > 2 or (found := task_spread(arms)) is None:
@@ -355,11 +329,9 @@ def _warn_tasks(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             )
 
 
-def warn_begun(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def warn_begun(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
     """Tell of arms that differ before they are trained: success after it holds a difference that no training made."""
-    design = state.design
-    for verdict in state.verdicts if design is not None and design.metric.key == SUCCESS else ():
-        assert design is not None
+    for verdict in state.verdicts if design.metric.key == SUCCESS else ():
         names = design.contrast_of(design.hypothesis(verdict.hypothesis))
         begun = [fmean(values) for name in names if (values := state.values(name, BEFORE).values())]
         if not len(names) == len(begun) == 2 or verdict.estimate is None:
@@ -374,9 +346,7 @@ def warn_begun(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def task_spread(arms: Sequence[Sequence[Mapping[str, float]]]) -> tuple[float, int] | None:
-    """Return how much the difference of two arms varies between tasks beyond chance (a standard deviation), and of how
-    many tasks; None where runs played different ones, an arm has one run, or chance alone may vary as much. `arms`
-    holds the success of each run by task. Levels of runs are taken out: their spread is in every standard error."""
+    """Return how much the difference of two arms varies between tasks beyond chance, and of how many."""
     tasks = sorted(arms[0][0]) if all(len(runs) > 1 for runs in arms) else []
     if len(tasks) < _LEAST_TASKS or any(run.keys() != set(tasks) for runs in arms for run in runs):
         return None
@@ -407,7 +377,7 @@ def others_table(state: StudyState, evidence: Evidence) -> Table | None:
     design, rows = state.design, []
     if design is None:
         return None
-    for metric, arms in _list_measures(state, evidence):
+    for metric, arms in _list_measures(state, evidence, design):
         whole = metric.kind == "area" and metric.threshold is None
         row = [f"{metric_name(metric)} (speed and level together)" if whole else metric_name(metric)]
         for values in arms.values():
@@ -421,7 +391,6 @@ def others_table(state: StudyState, evidence: Evidence) -> Table | None:
 
 
 def facts_table(state: StudyState) -> Table | None:
-    """Return what the environment said of plays after training, as means over each arm's runs; None for nothing."""
     arms = [arm.name for arm in state.design.arms] if state.design is not None else []
     values: dict[str, dict[str, list[float]]] = {}
     for arm in arms:
@@ -437,10 +406,9 @@ def facts_table(state: StudyState) -> Table | None:
 
 def surprises(state: StudyState, evidence: Evidence) -> Iterator[str]:
     """Yield a sentence for each verdict that other measures of its runs say something else than."""
-    design = state.design
-    if design is None:
+    if (design := state.design) is None:
         return
-    measures = list(_list_measures(state, evidence))
+    measures = list(_list_measures(state, evidence, design))
     for verdict in state.verdicts:
         claim = design.hypothesis(verdict.hypothesis)
         pairs = ((metric, _contrast(design, claim, metric, arms)) for metric, arms in measures)
@@ -454,11 +422,8 @@ def surprises(state: StudyState, evidence: Evidence) -> Iterator[str]:
             )
 
 
-def _list_measures(state: StudyState, evidence: Evidence) -> Iterator[tuple[Metric, Arms]]:
+def _list_measures(state: StudyState, evidence: Evidence, design: Design) -> Iterator[tuple[Metric, Arms]]:
     """Yield each measure that all runs give, by arm; those that only repeat another one are left out."""
-    design = state.design
-    if design is None:
-        return
     own = {arm.name: state.values(arm.name) for arm in design.arms}
     seen = [[value for values in own.values() for value in values.values()]]
     for metric in evidence.others:
@@ -472,7 +437,6 @@ def _list_measures(state: StudyState, evidence: Evidence) -> Iterator[tuple[Metr
 
 
 def _contrast(design: Design, claim: Hypothesis, metric: Metric, arms: Arms) -> OtherDifference | None:
-    """Return what a claim's comparison is by another measure; None where an arm has too few runs to tell."""
     if claim.kind != "difference":
         values = [arms[name] for name in design.contrast_of(claim)]
         if min(map(len, values)) < 2 or is_rate(metric) or any(is_mostly_cut(metric, numbers) for numbers in values):
@@ -498,7 +462,6 @@ def _format_difference(found: OtherDifference | None, metric: Metric) -> str:
 
 
 def _against(design: Design, verdict: Verdict, metric: Metric, found: OtherDifference) -> str:
-    """Return how a difference stands to the verdict; empty where it agrees with it, or there is none."""
     if verdict.verdict in ("inconclusive", "equivalent"):
         return "tell the arms apart, where the verdict does not"
     if verdict.verdict not in ("supported", "refuted") or verdict.estimate is None:
@@ -508,11 +471,8 @@ def _against(design: Design, verdict: Verdict, metric: Metric, found: OtherDiffe
     return "" if better == other else "point the other way than the verdict"
 
 
-def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Yield what weakens conclusions because of what was measured."""
-    if state.design is None:
-        return
-    metric = state.design.metric
+def warn_measure(state: StudyState, evidence: Evidence, design: Design) -> Iterator[Remark]:
+    metric = design.metric
     if metric.kind == "area" and metric.threshold is None:
         yield threat(
             "The whole area under a curve confounds speed with the level that is reached: an arm that ends higher has "
@@ -523,8 +483,8 @@ def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             "What is compared is success on training tasks, as training played and learned them, with its exploration: "
             "speed and level together. That hidden tasks are solved sooner was not tested."
         )
-    yield from _warn_cut(state, state.design) if metric.cut_at is not None else ()
-    for verdict in state.verdicts if state.design.collapse is None else ():  # which has its own rates, and scope
+    yield from _warn_cut(state, design) if metric.cut_at is not None else ()
+    for verdict in state.verdicts if design.collapse is None else ():  # which has its own rates, and scope
         for one in find_unobserved_misses(metric, verdict):
             if one.breaking_share is not None and one.breaking_share <= one.upper:
                 yield threat(
@@ -541,8 +501,6 @@ def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
-    """Tell of arms that stood at the threshold before training, and of comparisons in which runs of one arm alone
-    never got there."""
     for arm in design.arms:
         values = list(state.values(arm.name).values())
         if begun := sum(value <= 0 for value in values):
@@ -560,7 +518,11 @@ def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
             )
 
 
-_RULES: Final[tuple[Callable[[StudyState, Evidence], Iterator[Remark]], ...]] = (
+_OF_DESIGN: Final[frozenset[Callable[..., Iterator[Remark]]]] = frozenset({
+    _check_conditions, _warn_design, warn_collapsed, warn_noise, warn_miscalibrated, warn_measure, warn_begun,
+    _warn_tasks, _warn_setting,
+})  # fmt: skip
+_RULES: Final[tuple[Callable[..., Iterator[Remark]], ...]] = (
     _check_lock, _check_conditions, _check_numbers, _warn_design, _warn_logs, warn_generated_rewards,
     _warn_invalid, _warn_retries, warn_collapsed, warn_noise, warn_miscalibrated, warn_sandboxes,
     warn_custom_environments, warn_measure, warn_begun, _warn_tasks, _warn_setting,

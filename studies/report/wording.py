@@ -1,8 +1,7 @@
 """How a report says things: numbers, durations, and verdicts in words bound to the rules.
 
-The ladder of a verdict's words is fixed here: *supported* or *refuted* with its side (*higher*, *higher by the
-margin*), *equivalent*, *inconclusive* ("no evidence of", never "no effect"), *invalid*. Nothing is rounded into
-significance: differences keep three decimals and their sign.
+Nothing is rounded into significance: differences keep three decimals and their sign; *inconclusive* is "no evidence
+of", never "no effect".
 """
 
 from __future__ import annotations
@@ -120,12 +119,10 @@ def setting(hypothesis: Hypothesis, value: Any) -> str:
 
 
 def describe_fields(fields: Any, none: str = "the base job") -> str:
-    """Return the fields that an arm sets with their values; `none` where it sets none."""
     return ", ".join(f"{name} = {value_of(value)}" for name, value in fields.items()) or none
 
 
 def value_alone(hypothesis: Hypothesis, value: Any) -> str:
-    """Return a value beside one whose variable was named: `4`, or the whole of a configuration."""
     whole = hypothesis.variable == CONFIGURATION
     return setting(hypothesis, value) if whole else format_setting_value(hypothesis.variable, value)
 
@@ -143,7 +140,6 @@ def describe_comparison(hypothesis: Hypothesis) -> str:
 
 
 def describe_counts(verdict: Verdict) -> str:
-    """Return how many runs of each arm a verdict rests on: the treatment's first, or a contrast's in their order."""
     return " + ".join(map(str, [arm.n for arm in verdict.arms] or [verdict.n_treatment, verdict.n_control]))
 
 
@@ -162,7 +158,6 @@ def metric_axis(metric: Metric) -> str:
 
 
 def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
-    """Return the verdict as one sentence of numbers with the one interval that decided it, without its label."""
     if verdict.verdict == "invalid" or verdict.estimate is None:
         if verdict.mean_control is None or verdict.mean_treatment is None or verdict.arms:
             return true_minus(verdict.reason)
@@ -205,7 +200,6 @@ def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: 
 
 
 def _compare_rates(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
-    """Return two rates of runs as counts, with the exact p that decides and the interval beside it."""
     pairs = ((verdict.mean_treatment, verdict.n_treatment), (verdict.mean_control, verdict.n_control))
     treatment, control = (f"{round((mean or 0.0) * n)} of {n} trainings" for mean, n in pairs)
     did = "collapsed" if metric.kind == "collapse" else f"had {metric_name(metric)}"
@@ -221,7 +215,6 @@ def _compare_rates(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, int
 def _describe_contrast(
     hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None
 ) -> str:
-    """Return an interaction or a trend by the means of all its arms."""
     means = [number(arm.mean, unit=metric.unit) for arm in verdict.arms]
     size = in_unit(format_signed(verdict.estimate, unit=metric.unit), metric)
     found = f"{size}, {_ends(interval, metric.unit)}, n = {describe_counts(verdict)}"
@@ -242,8 +235,7 @@ def _ends(interval: DecidingInterval | None, unit: str) -> str:
 
 
 def describe_trainings(verdict: Verdict, metric: Metric) -> str:
-    """Return of which trainings a verdict speaks; of a time, the share of runs whose value is not where it is cut.
-    Empty where no rule says; a cut that no run met says nothing."""
+    """Return of which trainings a verdict speaks; of a time, the share of runs below its cut."""
     if verdict.estimate is None:
         return ""
     missed, reached = any(rate.count < rate.of for rate in verdict.reached), ""

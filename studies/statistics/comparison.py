@@ -1,16 +1,13 @@
 """Comparison of arms: estimates, tests, contrasts, equivalence, multiplicity.
 
-Every function is pure in its numbers and returns None for a quantity that does not exist. The caller says what the
-values are, whether runs are independent and which hypotheses are claims.
+Every function is pure in its numbers and returns None for a quantity that does not exist.
 - Tests: `welch` (Welch 1947; Satterthwaite 1946); `common`, one variance of all arms, replaced by Welch where one of
   the two arms is spread more widely (F, upper 15 %); `paired` by seed (Student), Welch with fewer than two pairs;
   `contrast`, sum c_i m_i with variance sum v_i, v_i = c_i^2 s_i^2 / n_i, and df = (sum v_i)^2 / sum(v_i^2 / (n_i - 1)).
-  `compare` names the test that was made; a switch of test looks at variances only, never at means.
-- `pooled` (one variance, shared with the noise bank) is kept only for the verdicts of older logs: it makes 6 to 15 %
-  false claims.
+  A switch of test looks at variances only, never at means. `pooled` (one variance, shared with the noise bank) is kept
+  for the verdicts of older logs: it makes 6 to 15 % false claims.
 - Multiplicity: Dunnett among the arms of a family, Benjamini-Hochberg 1995 among m families by their smallest corrected
-  p; the R chosen families are judged at R alpha / m (Benjamini & Bogomolov 2014, JRSS B 76; Benjamini & Yekutieli 2005,
-  JASA 100). A claim is made exactly when its interval leaves out zero.
+  p; the R chosen families are judged at R alpha / m (Benjamini & Bogomolov 2014, JRSS B 76).
 - Equivalence: two one-sided tests (Schuirmann 1987) at the look's own level, within the margin fixed before data.
 """
 
@@ -33,9 +30,7 @@ Test = Literal["welch", "common", "paired", "pooled", "contrast"]
 _TOO_WIDE: Final = 0.15
 """Upper share of F beyond which an arm's own variance is used and not the pool's."""
 _POINTS: Final = 1024
-"""Points over the sample variances at which power is averaged: a third of a percent of it."""
-_PRIMES: Final = (2, 3, 5, 7, 11, 13, 17, 19)
-"""Bases of Halton's sequence, one for each arm."""
+"""Points of Halton's sequence over the sample variances at which power is averaged: a third of a percent of it."""
 BANK_CAP: Final = 20
 """Most degrees of freedom that the noise bank counts for."""
 _CONTRADICTS: Final = 0.10
@@ -66,7 +61,6 @@ def is_constant(values: Sequence[float]) -> bool:
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """Return the sample standard deviation (n - 1); None for fewer than two values."""
     if len(values) < 2:
         return None
     return 0.0 if is_constant(values) else stdev(values)
@@ -76,7 +70,7 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     """Return the mean with its Student-t interval of 95 %; None for fewer than two values."""
     if (sd := spread(values)) is None:
         return None
-    mean, half = fmean(values), t_quantile(0.975, len(values) - 1) * sd / math.sqrt(len(values))
+    mean, half = fmean(values), float(stats.t.ppf(0.975, len(values) - 1)) * sd / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
 
 
@@ -84,10 +78,6 @@ def spread_interval(squares: float, df: int) -> tuple[float, float]:
     """Return the 95 % interval of the standard deviation behind a sum of squares with `df` degrees, if normal."""
     low, high = (math.sqrt(squares / float(special.chdtri(df, share))) for share in (0.025, 0.975))
     return low, high
-
-
-def t_quantile(share: float, df: float) -> float:
-    return float(stats.t.ppf(share, df))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +90,6 @@ class Runs:
     @property
     def numbers(self) -> list[float]:
         return [self.values[run] for run in sorted(self.values)]
-
-    def of_seeds(self, seeds: Sequence[int]) -> Runs:
-        return Runs({run: value for run, value in self.values.items() if self.seeds[run] in seeds}, self.seeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +113,6 @@ class Comparison:
 
     @property
     def p(self) -> float:
-        """Two-sided p-value of no difference."""
         return 2 * self.tail(abs(self.t))
 
     def tail(self, t: float) -> float:
@@ -134,7 +120,7 @@ class Comparison:
         return float(special.stdtr(self.df, -t))
 
     def interval(self, level: float) -> tuple[float, float]:
-        return self.within(t_quantile((1 + level) / 2, self.df))
+        return self.within(float(stats.t.ppf((1 + level) / 2, self.df)))
 
     def within(self, critical: float) -> tuple[float, float]:
         half = critical * self.error
@@ -144,9 +130,7 @@ class Comparison:
 def compare(
     test: Test, control: Runs, treatment: Runs, *, others: Sequence[Sequence[float]] = (), noise: Noise | None = None
 ) -> Comparison | None:
-    """Return treatment minus control by `test`; None when that test does not exist for want of variance. `others` are
-    the values of the design's other arms, for `common` and `pooled`; `noise` is the bank's word, for `pooled` alone.
-    Raise ValueError for an arm with fewer than two values."""
+    """Return treatment minus control by `test`; None without variance. `others` are the other arms' values."""
     a, b = control.numbers, treatment.numbers
     if min(len(a), len(b)) < 2:
         raise ValueError(f"a comparison needs 2 values in each arm; found {len(a)} and {len(b)}")
@@ -172,7 +156,6 @@ def compare(
 
 
 def welch(control: Sequence[float], treatment: Sequence[float], *, instead: str = "") -> Comparison:
-    """Return Welch's comparison. At least one of the arms must vary."""
     a, b = _variance(control) / len(control), _variance(treatment) / len(treatment)
     df = (a + b) ** 2 / (a**2 / (len(control) - 1) + b**2 / (len(treatment) - 1))
     return Comparison(
@@ -181,9 +164,7 @@ def welch(control: Sequence[float], treatment: Sequence[float], *, instead: str 
 
 
 def paired_test(control: Runs, treatment: Runs) -> Comparison | None:
-    """Return the comparison of runs that share a seed; Welch's with fewer than two pairs; None where no pair differs.
-    With n pairs it has n - 1 degrees of freedom, so that it pays when the seeds explain much of the spread: a
-    correlation of 0.5 halves the variance of the difference."""
+    """Return the comparison of runs that share a seed; Welch's with fewer than two pairs."""
     pairs = differences(control, treatment)
     if len(pairs) < 2:
         why = f"the arms share {len(pairs)} seed{'' if len(pairs) == 1 else 's'}, and pairs need 2"
@@ -232,9 +213,7 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def contrast(arms: Sequence[Sequence[float]], weights: Sequence[float]) -> Comparison | None:
-    """Return the weighted sum of the arms' means with its error; None where no arm of any weight varies. The first arm
-    counts as the control's number of runs, the last one as the treatment's. Raise ValueError for an arm with fewer than
-    two values, or another number of weights than of arms."""
+    """Return the weighted sum of the arms' means with its error; None where no arm of any weight varies."""
     if len(arms) != len(weights):
         raise ValueError(f"expected a weight for each of {len(arms)} arms; found {len(weights)}")
     if (least := min(map(len, arms))) < 2:
@@ -254,27 +233,11 @@ def contrast_limits(weights: tuple[float, ...], seeds: int, level: float) -> Any
     """Return, at each point, what a contrast has to exceed in its true standard errors."""
     free = seeds - 1
     counted = [weight for weight in weights if abs(weight) > 1e-9]
-    parts = np.array([
-        weight * weight * special.chdtri(free, 1 - np.array(_halton(base))) / free
-        for weight, base in zip(counted, _PRIMES, strict=False)
-    ])  # fmt: skip
+    shares = stats.qmc.Halton(len(counted), scramble=False).random(_POINTS + 1)[1:].T  # the first of them is 0
+    parts = np.square(counted)[:, None] * special.chdtri(free, 1 - shares) / free
     total = parts.sum(axis=0)
     df = total**2 / (parts**2 / free).sum(axis=0)
     return special.stdtrit(df, 1 - level / 2) * np.sqrt(total / sum(weight * weight for weight in counted))
-
-
-@lru_cache(maxsize=len(_PRIMES))
-def _halton(base: int) -> tuple[float, ...]:
-    """Return the first points of Halton's sequence (1960, Numerische Mathematik 2:84) in a base."""
-    points = []
-    for rest in range(1, _POINTS + 1):
-        point, share = 0.0, 1.0
-        while rest:
-            share /= base
-            rest, digit = divmod(rest, base)
-            point += share * digit
-        points.append(point)
-    return tuple(points)
 
 
 def two_one_sided(found: Comparison, margin: float, alpha: float) -> Equivalence:

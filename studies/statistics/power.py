@@ -1,16 +1,14 @@
-"""What a comparison can see: its power, its smallest effect, the seeds an effect needs.
+"""What a comparison can see: its power, its smallest effect, the seeds an effect needs; and how a pilot sizes a design.
 
-Promises. Power is the probability that the last look alone makes a claim in the right direction; earlier looks only add
-to it. One claim of the study is taken to be true and the others not, so that its level is the last look's divided by
-the number of families. The noise may be known or estimated: `assured_power` averages over the true noise that an
-estimate with so many degrees of freedom leaves open (an assurance: O'Hagan, Stevens & Campbell 2005). Of a spread whose
-evaluation part is known it leaves open what is not evaluation alone: there more episodes help the less, the larger it
-is, and one that was estimated as none promises nothing.
+Power is the probability that the last look alone makes a claim in the right direction, with one claim of the study true
+and the others not. Exact for Welch's test (equal noise and numbers) and for the paired one; with one variance of all
+arms within 3 points of what the test does (`tests/studies/statistics/test_power.py`). `assured_power` averages over the
+true noise that an estimate leaves open (O'Hagan, Stevens & Campbell 2005). Not known are arms with noise of their own,
+runs that are excluded or collapse, and what equivalence takes from an effect near the margin.
 
-Exact for Welch's test (equal noise and numbers; over Satterthwaite's degrees of freedom) and for the paired one. The
-test with one variance of all arms gives way to Welch's where an arm is too wide; half of either is within 3 points of
-what the test does (`tests/studies/statistics/test_power.py` holds it to that). Not known are arms with noise of their
-own, runs that are excluded or collapse, and what equivalence takes from an effect near the margin.
+A design whose noise nobody knew is sized by its first runs (an internal pilot: Wittes & Brittain 1990, Stat Med 9:65),
+blind to what is compared: arms are not told apart, less what the promised effect would add to their variance (Gould &
+Shih 1992, Commun Stat 21:2833). Sized so, Welch's test keeps its level (`benchmarks/` measures it).
 """
 
 from __future__ import annotations
@@ -20,10 +18,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import variance
 from typing import Any, Final
 
+from studies.records.alpha import ALPHA
 from studies.records.design import Design, Hypothesis
-from studies.records.procedure import InterimAnalysis, Noise
+from studies.records.procedure import Extension, InterimAnalysis, Noise, RunLength, Sizing
 from studies.statistics import np, optimize, special
 from studies.statistics.comparison import Test, contrast_limits
 from studies.statistics.proportions import MOST_SEEDS
@@ -32,6 +32,12 @@ from studies.statistics.sequential import crossings, dunnett_critical, spend_alp
 _STRATA: Final = 25
 """Equally likely values of the true noise, or of the ratio of two sample variances, that power is averaged over."""
 _NO_SPREAD: Final = 1e-9
+FIRST_ANALYSIS: Final = 3
+"""Fewest seeds of an arm that are looked at: where trainings collapse, a look at 2 brings nearly all false claims."""
+_LEAST_SHARE: Final = 0.1
+"""Of the variance of two arms' runs, what is left to chance at the least, however large the effect."""
+_NOTHING: Final = 1e-12
+"""Variance below which runs do not vary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,6 @@ class PowerDesign:
 
     @property
     def level(self) -> float:
-        """Two-sided level of a claim at the last look, when no other claim is true."""
         return self.analyses[-1].alpha / self.families
 
     def with_seeds(self, seeds: int) -> PowerDesign:
@@ -69,8 +74,7 @@ class PowerDesign:
 
 
 def power_design(design: Design, claim: Hypothesis) -> PowerDesign:
-    """Return the shape of a locked comparison; one variance that a bank has a part in counts as that of all arms. Raise
-    ValueError for rates of runs, whose power is in `studies.statistics.proportions`."""
+    """Return the shape of a locked comparison; ValueError for rates of runs (`studies.statistics.proportions`)."""
     if design.test == "boschloo":
         raise ValueError("the power of an exact test of two rates follows from the rates, not from a spread")
     test: Test = "common" if design.test == "pooled" else design.test
@@ -93,8 +97,7 @@ def analyses_at_shares(seeds: int, shares: Sequence[float], alpha: float = 0.05)
 
 
 def power(shape: PowerDesign, effect: float, sd: float) -> float:
-    """Return the probability of a claim in the direction of a true difference `effect`, at noise `sd` between seeds.
-    Raise ValueError for an sd or effect that is not positive."""
+    """Return the probability of a claim in the direction of a true difference `effect`, at noise `sd` between seeds."""
     if sd <= 0 or effect <= 0:
         raise ValueError(f"effect and sd must be positive; found {effect} and {sd}")
     return _power_at_effects(shape, [effect / sd])[0]
@@ -117,8 +120,6 @@ def likely_spreads(noise: Noise) -> tuple[float, ...]:
 
 
 def min_detectable_effect(shape: PowerDesign, sd: float, *, target_power: float = 0.8) -> float:
-    """Return the smallest effect that is seen with the promised power."""
-
     def short(effect: float) -> float:
         return power(shape, effect, sd) - target_power
 
@@ -138,9 +139,7 @@ def seeds_needed(shape: PowerDesign, effect: float, sd: float, *, target_power: 
 
 
 def exaggeration(shape: PowerDesign, sd: float, effect: float) -> float:
-    """Return how many times a true difference `effect` claims of it are measured on average, at noise `sd`. Of claims
-    with its sign at the last look, as if it were the only one: those that an earlier one would have made are among
-    them. Larger than 1, as what is measured too small is not claimed."""
+    """Return how many times a true difference `effect` claims with its sign are measured on average: more than 1."""
     weights = shape.weights or (-1.0, 1.0)
     squares = math.fsum(weight * weight for weight in weights)
     alike = squares**2 / math.fsum(weight**4 for weight in weights)  # Satterthwaite's, of arms alike in noise, number
@@ -199,3 +198,94 @@ def _ratios(df: int) -> tuple[float, ...]:
 def _scales(df: float) -> tuple[float, ...]:
     """Return equally likely ratios of the true to the estimated noise: sqrt(df / chi-squared)."""
     return tuple(math.sqrt(df / float(special.chdtri(df, (i + 0.5) / _STRATA))) for i in range(_STRATA))
+
+
+@lru_cache(maxsize=256)
+def plan_analyses(
+    seeds: int, most: int, level: float = ALPHA, alike: float | None = None, pilot: int | None = None
+) -> tuple[InterimAnalysis, ...]:
+    """Return up to `most` looks at `seeds` seeds with their levels, from half of them on (after a `pilot` from a
+    third); up to 5 seeds two are enough. `level` is that of all looks together, `alike` that of a claim of no
+    difference."""
+    begin = max(FIRST_ANALYSIS, math.ceil(seeds / 2)) if pilot is None else max(pilot, math.ceil(seeds / 3))
+    count = min(most, 2 if seeds <= 5 else most)
+    if count == 1 or seeds <= begin:
+        return (InterimAnalysis(seeds=seeds, alpha=level, equivalence=alike),)
+    stops = sorted({begin + round((seeds - begin) * look / (count - 1)) for look in range(count)})
+    analyses = spend_alpha(stops, level)
+    if alike is None:
+        return analyses
+    levels = [look.alpha for look in spend_alpha(stops, alike)]
+    return tuple(look.model_copy(update={"equivalence": own}) for look, own in zip(analyses, levels, strict=True))
+
+
+def decide_steps(
+    extension: Extension, steps: int, pairs: Sequence[tuple[float, float]], of: int, carried: bool
+) -> RunLength:
+    """Return how long runs are by what those of a pilot have before their last steps and in them.
+
+    Only the mean rise of all counts, whatever their order: where arms are alike it does not say who has which runs.
+    """
+    rise = math.fsum(last - before for before, last in pairs) / len(pairs) if 2 * len(pairs) >= max(1, of) else None
+    longer = carried and rise is not None and rise >= extension.rise
+    return RunLength(steps=extension.steps if longer else steps, rise=rise, runs=len(pairs), of=of, carried=carried)
+
+
+def widest(contrasts: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    return max(contrasts, key=lambda weights: math.fsum(weight * weight for weight in weights))
+
+
+def blinded_variance(
+    arms: Sequence[Sequence[float]], effect: float, weights: Sequence[float] = ()
+) -> tuple[float, int]:
+    """Return the variance between runs of one arm without comparing arms, and its df (0 where few runs say nothing)."""
+    known = [values for values in arms if values]
+    sizes, count = [len(values) for values in known], sum(map(len, known))
+    df = count - len(known)
+    if len(known) < 2 or df < 1:
+        return 0.0, 0
+    added = min(size * (count - size) / count for size in sizes)
+    if weights and len(known) == len(arms):
+        added = 1 / sum(weight * weight / size for weight, size in zip(weights, sizes, strict=True))
+    whole = variance([value for values in known for value in values])
+    return max(whole - effect**2 * added / (count - 1), _LEAST_SHARE * whole), df
+
+
+def power_at(design: Design, looks: Sequence[InterimAnalysis], sd: float, df: int, lost: float) -> float:
+    """Return the power of the claim that is hardest to make; `lost` is the share of trainings that collapse."""
+    kept = math.floor(looks[-1].seeds * (1 - lost) + 1e-9)
+    if design.promise is None or kept < FIRST_ANALYSIS:
+        return 0.0
+    last = (looks[-1].model_copy(update={"seeds": kept}),)
+    shapes = dict.fromkeys(replace(power_design(design, claim), analyses=last) for claim in design.hypotheses)
+    noise = Noise(sd=sd, df=df, episodes=design.metric.episodes, basis="the pilot")
+    return min((assured_power(shape, design.promise.effect, noise) for shape in shapes), default=0.0)
+
+
+def size_design(design: Design, arms: Sequence[Sequence[float]], affordable: int, collapsed: int = 0) -> Sizing:
+    """Return the size of a design that has its pilot alone: the seeds that keep its promise, or that are affordable.
+    `arms` are the values of the pilot's runs that did not collapse, `collapsed` counts the others."""
+    pilot, promise = design.pilot, design.promise
+    if pilot is None or promise is None:
+        raise ValueError("expected a design with a pilot and a promise")
+    runs = sum(map(len, arms)) + collapsed
+    alike_sought = any(claim.sought == "equivalence" for claim in design.hypotheses)
+    weights = widest([claim.weights for claim in design.hypotheses]) if design.test == "contrast" else ()
+    spread, df = blinded_variance(arms, 0.0 if alike_sought else promise.effect, weights)
+    sd = math.sqrt(spread) if df and spread > _NOTHING else None
+    lost, alike = collapsed / max(1, runs), design.looks[-1].equivalence if design.looks else None
+
+    def analyses(seeds: int) -> tuple[InterimAnalysis, ...]:
+        return plan_analyses(seeds, pilot.analyses, design.alpha, alike, pilot.seeds)
+
+    def seen(seeds: int) -> float:
+        return 0.0 if sd is None else power_at(design, analyses(seeds), sd, df, lost)
+
+    most, needed = min(max(affordable, pilot.seeds), pilot.most), None
+    if sd is not None:
+        needed = next((n for n in range(pilot.seeds, pilot.most + 1) if seen(n) >= promise.power), None)
+    seeds = pilot.seeds if sd is None else min(needed or most, most)
+    return Sizing(
+        seeds=seeds, looks=analyses(seeds), sd=sd, df=df if sd is not None else 0, runs=runs, collapsed=collapsed,
+        needed=needed, affordable=most, power=None if sd is None else seen(seeds),
+    )  # fmt: skip

@@ -1,14 +1,13 @@
 """Alpha spending at interim looks, and Dunnett's distribution.
 
-`spend` gives each look its two-sided level, so that the chance of a false claim at any look is alpha (Lan & DeMets
-1983, Biometrika 70), by the share of seeds that are in, as O'Brien and Fleming's bounds do: almost nothing early.
-Bounds: the recursion of Armitage, McPherson & Rowe (1969, JRSS A 132) for normal means. For t-tests the levels are used
-on the p-scale (Jennison & Turnbull 2000, section 3.8): near, not exact; `benchmarks/verdicts.py` measures it.
+Each look gets its two-sided level, so that the chance of a false claim at any look is alpha (Lan & DeMets 1983,
+Biometrika 70), by the share of seeds that are in, as O'Brien and Fleming's bounds do. Bounds: the recursion of
+Armitage, McPherson & Rowe (1969, JRSS A 132) for normal means. For t-tests the levels are used on the p-scale (Jennison
+& Turnbull 2000, section 3.8): near, not exact; `benchmarks/verdicts.py` measures it.
 
 Dunnett (1955, JASA 50; 1964, Biometrics 20): with T_i = (Z_i - a_i Z_0) / S the probability that all |T_i| <= c is the
 integral over Z_0 and S of a product of normal probabilities, corr(T_i, T_j) = r_i r_j, r_i = sqrt(n_i / (n_i + n_0)).
-Any degrees of freedom; with one arm Student's t. With arms' own variances the verdict uses each comparison's own
-degrees of freedom, an approximation. Fixed quadratures: the same inputs give the same digits on any machine.
+Fixed quadratures: the same inputs give the same digits on any machine.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ def _critical(level: float, df: float, shares: tuple[float, ...]) -> float:
 
 
 def _shares(n_control: int, n_treatments: Sequence[int]) -> tuple[float, ...]:
-    """Return r_i, sorted, so that the order of arms is of no account."""
     return tuple(sorted(math.sqrt(n / (n + n_control)) for n in n_treatments))
 
 
@@ -106,8 +104,7 @@ class Crossing(NamedTuple):
 
 
 def spend_alpha(seeds: Sequence[int], alpha: float = 0.05) -> tuple[InterimAnalysis, ...]:
-    """Return the looks after these numbers of seeds per arm, the last of which is the end. Raise ValueError for numbers
-    that do not grow, or an alpha outside (0, 1)."""
+    """Return the looks after these numbers of seeds per arm, the last of which is the end."""
     if not 0 < alpha < 1:
         raise ValueError(f"alpha must lie between 0 and 1; found {alpha}")
     if not seeds or list(seeds) != sorted(set(seeds)) or seeds[0] < 2:
@@ -117,8 +114,7 @@ def spend_alpha(seeds: Sequence[int], alpha: float = 0.05) -> tuple[InterimAnaly
 
 
 def crossings(bounds: Sequence[float], shares: Sequence[float], drift: float = 0.0) -> tuple[Crossing, ...]:
-    """Return for each look how probable it is that it is the first outside its bounds (in standard errors). `drift` is
-    the expected statistic at the end, in standard errors: 0 without an effect."""
+    """Return for each look how probable it is that it is the first outside its bounds, with a `drift` at the end."""
     walk = _Walk(drift)
     return tuple(walk.step(bound, share) for bound, share in zip(bounds, shares, strict=True))
 
@@ -137,15 +133,10 @@ def _levels(seeds: tuple[int, ...], alpha: float) -> tuple[float, ...]:
 
 @lru_cache(maxsize=4096)
 def last_level(looks: tuple[tuple[int, float], ...], made: tuple[float, ...], count: float, *, whole: bool) -> float:
-    """Return the two-sided level of a last look at `count` runs of each arm, before all that were planned.
-
-    `looks` are the planned numbers of runs and levels, `made` what the first of them had of runs. Where no data brought
-    the end about it is the `whole` that is left: the bounds of looks that were made stand, and together with the last
-    one's they spend all that the planned ones do. A look at the same runs is not another one: the last takes its place.
-    Where somebody chose the moment, who may have looked after every run, it is a quarter of what may be spent by then:
-    half of it is the level of O'Brien and Fleming's bound where it is watched at every moment, and the planned looks
-    stand beside it.
-    """
+    """Return the two-sided level of a last look at `count` runs of each arm, before all that were planned. `looks` are
+    the planned numbers of runs and levels, `made` what the first of them had. Where no data brought the end about it is
+    the `whole` that is left; where somebody chose the moment a quarter of what may be spent by then: half of it is the
+    level where O'Brien and Fleming's bound is watched at every moment, and the planned looks stand beside it."""
     spent = crossings([_bound(level) for _, level in looks], [n / looks[-1][0] for n, _ in looks])
     alpha = round(sum(map(sum, spent)), 12)
     if not whole:
@@ -170,11 +161,8 @@ def _spent(share: float, alpha: float) -> float:
 
 def _solve_bound(walk: _Walk, share: float, left: float) -> float:
     """Return the bound that a walk leaves at `share` for the first time with the probability `left`."""
-
-    def excess(bound: float) -> float:
-        return sum(walk.exit_probability(bound, share)) - left
-
-    return float(optimize.brentq(excess, 0.0, _HIGHEST_BOUND, xtol=1e-12))
+    found = optimize.brentq(lambda b: sum(walk.exit_probability(b, share)) - left, 0.0, _HIGHEST_BOUND, xtol=1e-12)
+    return float(found)
 
 
 class _Walk:

@@ -1,9 +1,7 @@
-"""How well predictions came true: Brier scores, coverage and skill.
+"""How well predictions came true: Brier scores, coverage and skill, each beside the number of predictions behind it.
 
-Promises. Every figure stands beside the number of predictions behind it, and a figure over none is None. The constant
-forecaster says the share of supported claims for every one, knowing that share beforehand: a planner with skill above 0
-tells claims apart, and does not only know how often claims come true.
-The caller groups predictions by planner.
+The constant forecaster says the share of supported claims for every one, knowing that share beforehand: a planner with
+skill above 0 tells claims apart, and does not only know how often claims come true.
 """
 
 from __future__ import annotations
@@ -32,26 +30,22 @@ class Calibration:
     scored: int
     """Predictions that were supported or refuted: the others have no outcome to score a probability by."""
     brier: float | None
-    """Mean Brier score of the scored; 0 is perfect."""
     constant: float | None
     """Brier score of the constant forecaster on the same claims."""
     skill: float | None
     """1 - brier / constant: 1 is perfect, 0 no better than a constant; None where every outcome was the same."""
     mean_probability: float | None
-    """Mean probability given to the scored claims."""
     supported: Interval | None
     """Share of the scored that were supported, with its Wilson interval; beside `mean_probability` it shows bias."""
     intervals: int
     """Predicted intervals that can be compared with an estimate."""
     mean_level: float | None
-    """Mean probability that the planner gave to those intervals."""
     coverage: Interval | None
     """Share of them that hold the estimate, with its Wilson interval."""
 
 
 def brier(probability: float, verdict: VerdictName) -> float | None:
-    """Return (probability - outcome)^2, outcome 1 for supported and 0 for refuted; None for other verdicts. Brier 1950,
-    Monthly Weather Review 78(1). 0 is perfect, 0.25 is what a coin's 50 % earns, 1 is the worst."""
+    """Return (probability - outcome)^2, outcome 1 for supported and 0 for refuted (Brier 1950); None for others."""
     return (probability - _OUTCOMES[verdict]) ** 2 if verdict in _OUTCOMES else None
 
 

@@ -1,10 +1,8 @@
 """JudgeInput: the runs a claim rests on (intention to treat), and findings.
 
-Intention to treat: every launched run of an arm is accounted for, whatever became of it.
-
-Promises. A run counts with what was measured; or, where its own training broke down (a code in `counted_as_worst`),
-with the metric's worst value; or it is left out by a code that the lock excludes. A run in none of these, or an arm
-that lost too large a share of its runs, makes the comparison invalid: what is left may look better than the arm is.
+A launched run counts with what was measured; or, where its own training broke down (`counted_as_worst`), with the
+metric's worst value; or it is left out by a code that the lock excludes. A run in none of these, or an arm that lost
+too large a share of its runs, makes the comparison invalid.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from studies.statistics.comparison import Comparison, Runs, differences
 from studies.statistics.sequential import last_level
 
 _SAME_COUNT = 1e-9
-"""Least difference of two numbers of runs, one of which is a mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +99,7 @@ class ArmData:
 
 
 def find_unaccounted(design: Design, arms: Mapping[str, ArmData], accepted: Collection[str]) -> str | None:
-    """Return a sentence when a run of these arms has no place in the analysis, or an arm lost more of its runs, those
-    cut short apart, than the lock allows; else None."""
+    """Return a sentence when a run has no place in the analysis, or an arm lost more runs than the lock allows."""
     for name, arm in arms.items():
         left_out = [*arm.excluded.values(), *arm.cut.values()]
         if stray := sorted(set(left_out) - {*design.exclusions, *accepted}):
@@ -140,12 +136,10 @@ class JudgeInput:
     """The design and what its tests may spend: no test is run without a draw on the inquiry's ledgers."""
     hypothesis: str
     data: Mapping[str, ArmData]
-    """The runs of each arm of the design up to the look."""
     look: int = 1
     violations: Sequence[str] = ()
     """What forbids a claim, each `CODE: SENTENCE`."""
     threats: Sequence[str] = ()
-    """What is told beside it."""
     accepted: Sequence[str] = ()
     """Codes of runs that an amendment leaves out."""
     earlier: Mapping[str, Verdict] = field(default_factory=dict)
@@ -175,8 +169,7 @@ class JudgeInput:
 
     @property
     def last(self) -> LastLook | None:
-        """The last look that this one is, as the runs that are there make it; None for a planned one, or of no runs. A
-        hand that let a planned look have all its runs ended nothing before it."""
+        """The last look that this one is, as the runs that are there make it; None for a planned one, or of no runs."""
         looks = planned_looks(self.design, self.phase)
         planned = looks[self.look - 1 if self.ended == "hand" else -1].seeds
         if self.ended is None or not 0 < (count := self._count_runs()) < planned - _SAME_COUNT:
@@ -187,12 +180,14 @@ class JudgeInput:
         return LastLook(ended=self.ended, alpha=alpha, equivalence=alike)
 
     def _count_runs(self, seeds: int | None = None) -> float:
-        """Return how many runs of each arm, all alike, tell as much as those of the first `seeds` (or all) that enter.
-        Of two arms the harmonic mean of their numbers; pairs, where runs are paired."""
+        """Return how many runs of each arm, all alike, tell as much as those of the first `seeds` (or all)."""
         runs, design = self.runs(), self.design
         if seeds is not None:
             own = [design.seeds_of(name, design.seeds[:seeds]) for name in self.arms]
-            runs = [arm.of_seeds(drawn) for arm, drawn in zip(runs, own, strict=True)]
+            pairs = zip(runs, own, strict=True)
+            runs = [
+                Runs({run: v for run, v in a.values.items() if a.seeds[run] in drawn}, a.seeds) for a, drawn in pairs
+            ]
         if design.test == "paired":
             return len(differences(*runs))
         counts = [(weight * weight, len(arm.values)) for weight, arm in zip(self.weights, runs, strict=True) if weight]
@@ -230,7 +225,6 @@ class JudgeInput:
 
 
 def find_claim(design: Design, hypothesis: str) -> Hypothesis:
-    """Return a hypothesis of a design; raise ValueError for one that it does not have."""
     claim = next((claim for claim in design.hypotheses if claim.id == hypothesis), None)
     if claim is None:
         raise ValueError(f"the design has no hypothesis {hypothesis!r}; found {[c.id for c in design.hypotheses]}")

@@ -1,8 +1,7 @@
 """From a study's state to a verdict: which runs a claim rests on, what speaks against it.
 
 Study loop and report call the same function, so a verdict can be computed again from the log alone. A look sees the
-runs of its own seeds only; a hypothesis settled at an earlier look enters with its verdict. Every launched run is
-handed on, with its value or its code (intention to treat). Whoever checks files passes what it found as `lock_error`.
+runs of its own seeds only; a hypothesis settled at an earlier look enters with its verdict.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from studies.checks.training import detect_collapse, has_started
 from studies.log import event_log
 from studies.log.entries import RunState, VerdictContext
 from studies.log.study import StudyState
-from studies.records.design import GAIN, SUCCESS, Design, Metric
+from studies.records.design import GAIN, SUCCESS, Design
 from studies.records.procedure import Phase, RunLength, Sizing
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
-from studies.statistics.sizing import decide_steps, size_design
+from studies.statistics.power import decide_steps, size_design
 from studies.verdicts.inputs import ArmData, JudgeInput, find_claim
 from studies.verdicts.rules import invalid, judge
 
@@ -33,19 +32,14 @@ _TURNED: Final = "subgroup"
 """Code of a rule that is gone: the effect turns around in every kind of task. What it found in older logs stands."""
 _NUMBERS: Final = ("estimate", "low", "high", "p", "p_adjusted")
 DOES_NOT_FOLLOW: Final = "does not follow"
-"""What is shown in a verdict's place."""
 
 
 def judge_hypothesis(
     state: StudyState, hypothesis: str, *, look: int, phase: Phase = "confirm", lock_error: str | None = None,
     stored: Verdict | None = None,
 ) -> Verdict:  # fmt: skip
-    """Return the verdict on `hypothesis` from the runs of the state up to `look`.
-
-    `lock_error` is a sentence about a lock or evidence that was changed: the verdict is then invalid. `stored` is the
-    verdict that is computed anew. Raise ValueError for a state without a design, or a hypothesis, look or phase that it
-    does not have.
-    """
+    """Return the verdict on `hypothesis` from the runs of the state up to `look`; `stored` is the verdict that is
+    computed anew, `lock_error` what makes it invalid. Raise ValueError for what the state's design does not have."""
     if (known := state.context_of(hypothesis, look, phase)) is not None:
         state = replace(state, design=known.design, runs=known.runs if hypothesis in state.stands else state.runs)
     design = state.design
@@ -71,11 +65,19 @@ def judge_hypothesis(
     accepted = {amended.amendment.target for amended in touching}
     before_data = {amended.amendment.target for amended in touching if not amended.after_data}
     blocking = [v for v in found if v.blocks and v.code not in accepted]
+    others = [h.id for h in design.hypotheses if h.id != hypothesis]
+    earlier, barred = dict[str, Verdict](), list[str]()
+    if phase == "confirm":
+        before = (v for v in state.verdicts if v.hypothesis in others and v.look < look)
+        settled = (v for v in before if state.is_settled(v.hypothesis))
+        # Of one judged again it is as it was then: a later veto changes no level.
+        earlier = {v.hypothesis: v for v in settled} if known is None else dict(known.earlier)
+        if design.multiplicity != "none":  # whatever was accepted for them since
+            barred = [name for name in others if any(v.blocks for v in find_violations(state, name, data))]
     return judge(JudgeInput(
         state.alpha_allocation, hypothesis, data, look, phase=phase,
         violations=[v.line for v in blocking], threats=[v.line for v in found if v not in blocking],
-        accepted=sorted(accepted), earlier=_earlier(state, hypothesis, look, phase),
-        barred=_find_barred(state, hypothesis, data, phase),
+        accepted=sorted(accepted), earlier=earlier, barred=barred,
         ended=state.ended_by(hypothesis) if known is None else known.ended,
         exploratory=bool(accepted - before_data) or _is_chosen_moment(state, hypothesis, look, phase, known),
     ))  # fmt: skip
@@ -101,8 +103,6 @@ def gather(state: StudyState, *, look: int, phase: Phase = "confirm") -> dict[st
 
 
 def size_study(state: StudyState, affordable: int) -> Sizing:
-    """Return the size that a study's pilot leads to; `affordable` is what the budget carries of each arm. Its runs
-    count as a verdict's mean would have them; those that collapsed by the locked rule are counted apart."""
     design = state.design
     if design is None:
         raise ValueError(f"study {state.id} has no design to size")
@@ -128,7 +128,6 @@ def decide_length(state: StudyState, carried: bool) -> RunLength:
 
 
 def seeds_by_runs(state: StudyState) -> int:
-    """Return the most seeds of each arm that a pilot may lead to, by the runs that may still be planned."""
     assert state.design is not None
     assert state.design.pilot is not None
     pilot, most = state.design.pilot, state.settings.get("max_runs")
@@ -163,7 +162,6 @@ def find_violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmDa
 
 
 def _arm(design: Design, runs: list[RunState]) -> ArmData:
-    """Sort runs into those with a value, those that count as worst, those cut short, and those with a code alone."""
     values, begins, unstarted = dict[str, float](), dict[str, float](), set[str]()
     beside: dict[str, dict[str, float]] = {name: {} for name in design.metric.beside}
     codes, cut, collapsed = dict[str, str](), dict[str, str](), dict[str, str]()
@@ -177,7 +175,8 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
             if design.collapse is not None and (how := detect_collapse(seen, design.collapse)) is not None:
                 collapsed[name] = how
             if design.start is not None:
-                begins[name] = _begin(design.metric, seen)
+                begun = {} if seen.course is None else {SUCCESS: seen.course.start, GAIN: 0.0}
+                begins[name] = begun.get(design.metric.key, design.metric.worst)  # that no evaluation then gives
                 unstarted |= set() if name in collapsed or has_started(seen, design.start) else {name}
         elif run.cut:
             cut[run.run_id] = run.code
@@ -191,12 +190,6 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
     )  # fmt: skip
 
 
-def _begin(metric: Metric, seen: Conditions) -> float:
-    """Return what a training has before its first step; of a metric that no evaluation then gives, its worst value."""
-    begins = {} if seen.course is None else {SUCCESS: seen.course.start, GAIN: 0.0}
-    return begins.get(metric.key, metric.worst)
-
-
 def _is_chosen_moment(
     state: StudyState, hypothesis: str, look: int, phase: Phase, known: VerdictContext | None
 ) -> bool:
@@ -207,25 +200,6 @@ def _is_chosen_moment(
     since, until = state.locked.seq if state.locked else 0, known.seq if known else state.event_count + 1
     lowered = any(a.amendment.lowers and a.after_data and since < a.seq < until for a in state.amendments)
     return lowered and (phase != "confirm" or bool(state.missing_runs(hypothesis, look)))
-
-
-def _find_barred(state: StudyState, hypothesis: str, data: Mapping[str, ArmData], phase: Phase) -> list[str]:
-    """Return the other hypotheses that the linter allows no claim on, whatever was accepted for them since."""
-    assert state.design is not None
-    if state.design.multiplicity == "none" or phase != "confirm":
-        return []  # no other claim matters
-    others = (h.id for h in state.design.hypotheses if h.id != hypothesis)
-    return [name for name in others if any(v.blocks for v in find_violations(state, name, data))]
-
-
-def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dict[str, Verdict]:
-    """Return the verdicts settled at an earlier look; for one judged again as then: a later veto changes no level."""
-    if phase != "confirm":
-        return {}
-    if (known := state.context_of(hypothesis, look, phase)) is not None:
-        return dict(known.earlier)
-    others = (verdict for verdict in state.verdicts if verdict.hypothesis != hypothesis and verdict.look < look)
-    return {verdict.hypothesis: verdict for verdict in others if state.is_settled(verdict.hypothesis)}
 
 
 def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
@@ -244,9 +218,7 @@ def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
 
 
 def verdict_fault(state: StudyState, folder: Path, verdict: Verdict) -> str | None:
-    """Return why a current verdict does not follow, in a clause; None where it does. Looks at the lock's file, the
-    hashes of the evaluations that it rests on, and what the log's runs come to. Where a study's whole folder is
-    elsewhere its files are not looked at."""
+    """Return why a current verdict does not follow from log, lock and evaluations; None where it does."""
     if folder.is_dir() and verdict.verdict != "invalid":
         if (fault := event_log.lock_error(state, folder)) is not None:
             return fault

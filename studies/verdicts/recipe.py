@@ -2,9 +2,8 @@
 
 A value enters where the interval of its comparison leaves zero out, on the fresh seeds of a round; of several values of
 one field in a round the one with the largest difference. A later round replaces it where it found another value better
-than that very one. Two rounds that contradict each other leave neither, and what a later one tried again and did not
-show again is taken back. Each setting (environment, model, metric) has a recipe of its own. Whether several better
-values are better together is known only where all arms of a later round had the earlier ones.
+than that very one; two that contradict each other leave neither; what was not shown again is taken back. Each setting
+(environment, model, metric) has a recipe of its own.
 """
 
 from __future__ import annotations
@@ -77,15 +76,7 @@ class SettingRecipe:
             if verdict.verdict not in _SHOWS or not follows(state, verdict):
                 if claim.kind == "difference":
                     self._take_back(state.round, claim)
-            elif claim.unused_control:
-                self.left.append(ExcludedClaim(state.round, claim, "is against a control nobody uses"))
-            elif apart := design.metric.evaluates_apart(claim.declared):
-                why = f"is of arms that are each evaluated at its own {' and '.join(apart)}"
-                self.left.append(ExcludedClaim(state.round, claim, why))
-            elif claim.kind != "difference" or rests_on_survivors(verdict, design.metric):
-                why = "is of trainings that did not collapse, and of the better value more did"
-                if claim.kind != "difference":
-                    why = "is an interaction or a trend, and no value of a job"
+            elif why := _why_left(design, claim, verdict):
                 self.left.append(ExcludedClaim(state.round, claim, why))
             elif not verdict.exploratory and verdict.nonzero:
                 better.append(_better(state.round, design, claim, verdict))
@@ -114,13 +105,23 @@ class SettingRecipe:
         self._past.append(value)
 
     def _take_back(self, number: int, claim: Hypothesis) -> None:
-        """Take back what the same comparison, asked again on fresh seeds, did not show again."""
         for value in {id(value): value for value in self._chosen.values()}.values():
             pairs = [{canonical(one.control), canonical(one.treatment)} for one in (value.claim, claim)]
             if value.claim.variable == claim.variable and pairs[0] == pairs[1]:
                 why = f"was not shown again in round {number}, on fresh seeds: it is no part of a recipe"
                 self.left.append(ExcludedClaim(value.round, value.claim, why))
                 self._chosen = {name: known for name, known in self._chosen.items() if known is not value}
+
+
+def _why_left(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    if claim.unused_control:
+        return "is against a control nobody uses"
+    if apart := design.metric.evaluates_apart(claim.declared):
+        return f"is of arms that are each evaluated at its own {' and '.join(apart)}"
+    if claim.kind != "difference":
+        return "is an interaction or a trend, and no value of a job"
+    survivors = rests_on_survivors(verdict, design.metric)
+    return "is of trainings that did not collapse, and of the better value more did" if survivors else ""
 
 
 def recipes(rounds: Sequence[StudyState], follows: Follows = lambda state, verdict: True) -> tuple[SettingRecipe, ...]:

@@ -1,23 +1,17 @@
-"""The verdict on one hypothesis at one look, by the rules its design locked.
+"""The verdict on one hypothesis at one look, by the rules its design locked; pure functions of values.
 
-Pure functions of values; `studies.verdicts.judge` gathers them. The first that holds: *invalid* (a run without a place
-in the analysis, too many exclusions, a confound violation, or no test for want of runs or variance), *equivalent* (two
-one-sided tests inside the margin, at the look's level), *supported* or *refuted* (the whole interval at the effective
-level beyond zero), else *inconclusive*. The sentence names the rule; `inputs_sha256` names all that the verdict follows
-from.
-
-The effective level is the look's, shared among the families of claims (`multiplicity`); the interval is the repeated
-one of Jennison & Turnbull 1989 (JRSS B 51). A claim decided at an earlier look keeps its p among the families. With a
-rule of collapse the test is of trainings that did not collapse, from `LEAST_KEPT` of them in each arm;
-`studies.verdicts.scope` says which trainings a verdict speaks of, and has the exact test of rates. Of a time to a
-threshold the test is of the mean restricted to the horizon; nothing is claimed where more than half of an arm never got
-there. Interactions and trends are weighted sums of arm means (`studies.statistics.comparison`).
+The first that holds: *invalid* (a run without a place in the analysis, too many exclusions, a confound violation, or no
+test for want of runs or variance), *equivalent* (two one-sided tests inside the margin, at the look's level),
+*supported* or *refuted* (the whole interval at the effective level beyond zero), else *inconclusive*. The effective
+level is the look's, shared among the families of claims (`multiplicity`); the interval is the repeated one of Jennison
+& Turnbull 1989 (JRSS B 51). With a rule of collapse the test is of trainings that did not collapse
+(`studies.verdicts.scope`); of a time to a threshold it is of the mean restricted to the horizon.
 
 Mediators are tested by fixed-sequence gatekeeping: only where the claim's difference was shown, in their order, up to
-one that does not move as expected, with bounds of their own over the looks, an equal part of the level for each (all of
-it at the look where the claim happens to be decided would not do: Hung, Wang & O'Neill 2007, J Biopharm Stat 17:1201;
-Glimm, Maurer & Bretz 2010, Stat Med 29:219). So what stands behind the claim adds no false rejection to its level. That
-one did *not* move has the level of a claim of no difference, of which each has a part (`Design.likenesses`).
+one that does not move as expected, each with an equal part of the level for every look. The first of claim and
+mediators whose null hypothesis holds is so rejected with no more than the claim's level (Hung, Wang & O'Neill 2007, J
+Biopharm Stat 17:1201; Glimm, Maurer & Bretz 2010, Stat Med 29:219). That one did *not* move has its part of the level
+of a claim of no difference (`Design.likenesses`).
 """
 
 from __future__ import annotations
@@ -54,8 +48,7 @@ from studies.verdicts.inputs import Finding, JudgeInput, count_codes, find_unacc
 from studies.verdicts.scope import collapse_rates, limit_scope
 
 LEAST_KEPT = 3
-"""Fewest trainings of an arm that did not collapse: with two, collapses alike in all arms bring nearly all of the false
-claims of a study."""
+"""Fewest trainings of an arm that did not collapse: with two, collapses bring nearly all false claims."""
 _LEAST_LEVEL = 1e-3
 """Level below which the interval of a last look is shown to nobody: of so few runs it may be wider than the metric."""
 _DECISIVE = frozenset({"supported", "refuted", "equivalent"})
@@ -88,8 +81,7 @@ def judge(case: JudgeInput) -> Verdict:
 
 def _gate_level(case: JudgeInput) -> float:
     """Return the level at which a claim's mediators are tested at any one look: an equal part of the round's for each
-    look. Of several claims each has a part that leaves no false one of claims, Dunnett's correction of them used, and
-    mediators likelier than that; where a hand chose the moment, no more than the claim has."""
+    look, less what false ones of several claims spend; where a hand chose the moment, no more than the claim has."""
     level, family = case.design.alpha / _claims(case), _family_sizes(case) if case.shares_level else [1]
     if len(family) > 1:
         n = len(case.runs()[0].values)
@@ -138,8 +130,7 @@ def _judge_mediator(case: JudgeInput, mediator: Mediator, level: float) -> Media
 
 
 def invalid(case: JudgeInput, reason: str) -> Verdict:
-    """Return the verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited. It is
-    final: no later look can heal what is not in the numbers."""
+    """Return the final verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited."""
     return _verdict(case, Finding("invalid", reason), outside=reason)
 
 
@@ -217,7 +208,6 @@ def _compare_arms(case: JudgeInput) -> Comparison | None:
 
 
 def _level(case: JudgeInput) -> tuple[float, list[int]]:
-    """Return the effective level of the look, and the runs of each arm that it is corrected for."""
     if not case.shares_level:
         return case.alpha, [len(case.runs()[1].values)]
     if case.design.multiplicity == "dunnett_bonferroni":
@@ -248,9 +238,7 @@ def _by_intervals(
 
 
 def _p_in_family(case: JudgeInput) -> float:
-    """Return the p of a claim corrected within its family: of its own look, once settled; 1 where none can be made.
-    What cannot become a claim of the locked test must not make room for others: Benjamini and Hochberg's bound is on
-    the share of wrong ones among those that are made."""
+    """Return the p of a claim corrected within its family: of its own look, once settled; 1 where none can be made."""
     settled = case.earlier.get(case.claim.id)
     if settled is not None:
         p = settled.p if settled.p_adjusted is None else settled.p_adjusted
@@ -276,12 +264,7 @@ def _claims(case: JudgeInput) -> int:
 
 
 def _without_variance(case: JudgeInput) -> Finding:
-    """Judge two arms that do not vary: with no variance there is no t-test, so nothing can be supported.
-
-    Equal constants show no difference (inconclusive). Different constants may well be a real effect, but the locked
-    test gives it neither an interval nor an error rate: calling it supported would be another test than the one locked,
-    calling it "no evidence" would be false. It is invalid, and the report shows the difference.
-    """
+    """Judge two arms that do not vary: equal constants are inconclusive, and different ones invalid."""
     effect, test = _weighted_effect(case) or 0.0, wording.TESTS[case.design.test]
     a, *_, b = (runs.numbers for runs in case.runs())
     if case.design.test == "contrast":
@@ -342,7 +325,6 @@ def _verdict(
 
 
 def _weighted_effect(case: JudgeInput) -> float | None:
-    """Return the effect as the arms' means give it: of two arms their difference; None where an arm has no run."""
     numbers = [runs.numbers for runs in case.runs()]
     if not all(numbers):
         return None
@@ -352,8 +334,7 @@ def _weighted_effect(case: JudgeInput) -> float | None:
 
 
 def _inputs(case: JudgeInput, outside: str) -> str:
-    """Return the sha256 of everything the verdict follows from; the order of runs and arms does not matter. Of
-    violations it holds the codes: a linter that finds better words for them takes back no verdict."""
+    """Return the sha256 of everything the verdict follows from; of violations the codes alone."""
     design = case.design.model_dump(mode="json")
     rules = {name: design.get(name) for name in (
         "test", "alpha", "looks", "noise", "equivalence_margin", "multiplicity", "exclusions", "counted_as_worst",

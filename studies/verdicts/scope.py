@@ -1,14 +1,9 @@
 """Of which trainings a verdict speaks: all, or those that go well; and exact rates of runs.
 
 With a rule of collapse it speaks of trainings that do not collapse, and of all only where the highest rate not ruled
-out, times what a collapse costs, could not undo the claim. Of a time to a threshold (`scope_reached`) it speaks of
-trainings that get there, and of all only by the same rule: most samples of 3 to 8 runs hold none of the one in five
-that may be stuck, and no test sees what is not among them. Of success the same holds of trainings that start
-(`start`). An arm with a run that missed the threshold, or never started, has it in its mean and spread.
-
-`judge_exactly` is for designs that locked the test `boschloo`: values are 1 or 0, the p decides at the look's level,
-and Newcombe's interval decides equivalence; where both disagree the test counts. `reached` counts who got to a
-threshold; `is_mostly_cut` says that more than half of an arm did not, so that its mean would be told by the horizon.
+out, times what a collapse costs, could not undo the claim. The same rule holds of a time to a threshold
+(`scope_reached`) and trainings that get there, and of success and trainings that start (`start`). `judge_exactly` is
+for designs that locked the test `boschloo`: the p decides at the look's level, Newcombe's interval equivalence.
 """
 
 from __future__ import annotations
@@ -28,16 +23,12 @@ from studies.verdicts import wording
 from studies.verdicts.inputs import Finding, JudgeInput, UnobservedMiss
 
 Count = tuple[int, int]
-"""How many of how many."""
 _LEVEL = 0.95
 _DIFFERENCE = (-1.0, 1.0)
-"""Weights of a control and a treatment."""
 _NONE = 1e-9
-"""A weight below it is none."""
 
 
 def judge_exactly(case: JudgeInput, level: float, tests: int) -> Finding:
-    """Return what the exact test says at a level that `tests` claims of one variable share."""
     control, treatment = counts(case)
     (a, n), (b, m) = control, treatment
     p = proportions.boschloo(control, treatment)
@@ -84,7 +75,6 @@ def is_mostly_cut(rates: Sequence[ReachedRate]) -> bool:
 
 
 def counts(case: JudgeInput) -> tuple[Count, Count]:
-    """Return how many of how many runs of each arm have 1."""
     control, treatment = ((sum(value > 0.5 for value in runs.numbers), len(runs.numbers)) for runs in case.runs())
     return control, treatment
 
@@ -97,7 +87,6 @@ def collapse_rates(case: JudgeInput) -> tuple[CollapseRate, ...]:
 
 
 def start_rates(case: JudgeInput) -> tuple[StartRate, ...]:
-    """Return how many trainings of each of the claim's arms never started, where the design looks."""
     if case.design.start is None:
         return ()
     rates = []
@@ -108,26 +97,28 @@ def start_rates(case: JudgeInput) -> tuple[StartRate, ...]:
 
 
 def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
-    """Return the finding with what it speaks of, and why."""
     metric, rates, starts = case.design.metric, collapse_rates(case), start_rates(case)
-    if case.design.scope_reached and finding.verdict != "invalid":
-        means = [fmean(runs.numbers) for runs in case.runs()]
+    if finding.verdict == "invalid":
+        return finding
+    means = [fmean(runs.numbers) for runs in case.runs()]
+    if case.design.scope_reached:
         if not (found := list(_find_unseen(metric, reached_rates(case), means, finding, case.weights))):
             return finding
         survives = all(one.breaking_share is None or one.breaking_share > one.upper for one in found)
         scope: Scope = "all" if finding.verdict != "inconclusive" and survives else "reached"
         return replace(finding, scope=scope, reason=finding.reason + wording.explain_reached(found, metric, scope))
-    if not (rates or starts) or finding.verdict == "invalid":
+    if not (rates or starts):
         return finding
     losses: dict[Scope, list[float]] = {}
-    means = [fmean(runs.numbers) for runs in case.runs()]
     unseen = list(_find_unseen(metric, starts, means, finding, case.weights))
     if unseen:
-        losses["started"] = _lose_starts(case, starts, means)
+        sign, pairs = 1 if metric.higher_is_better else -1, zip(starts, means, strict=True)
+        lost = [0.0 if rate.count else rate.upper * max(0.0, sign * (mean - rate.begin)) for rate, mean in pairs]
+        losses["started"] = _by_side(case.weights, lost)
     if rates:
         losses["not_collapsed"] = _lose_collapses(case, rates, means)
-    names = [name for name, lost in losses.items() if not _survives(case, finding, lost, rates)]
-    together = [math.fsum(lost) for lost in zip(*losses.values(), strict=True)]
+    names = [name for name, own in losses.items() if not _survives(case, finding, own, rates)]
+    together = [math.fsum(both) for both in zip(*losses.values(), strict=True)]
     if losses and not names and not _survives(case, finding, together, rates):
         names = list(losses)
     spoken: Scope = "all" if not names else names[0] if len(names) == 1 else "started_not_collapsed"
@@ -136,12 +127,7 @@ def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
 
 
 def _survives(case: JudgeInput, finding: Finding, lost: Sequence[float], rates: Sequence[CollapseRate]) -> bool:
-    """Return whether trainings that go wrong, at the highest rates that are not ruled out, could not undo a claim.
-
-    `lost` is what arms may lose so whose mean lowers the effect, and those whose mean raises it. A claimed difference
-    has to exceed what the side that is ahead may lose; an equivalence to stay inside its margin whichever side loses,
-    and no training was seen to collapse.
-    """
+    """Return whether trainings that go wrong at the highest rates not ruled out could not undo a claim."""
     if finding.verdict == "equivalent" and (same := finding.equivalence) is not None:
         widest = max(abs(same.low), abs(same.high)) + max(lost)
         return widest < same.margin and not any(rate.count for rate in rates)
@@ -155,12 +141,6 @@ def _by_side(weights: Sequence[float], losses: Sequence[float]) -> list[float]:
     """Return what is lost by the arms whose mean lowers the effect, and by those whose mean raises it."""
     pairs = list(zip(weights, losses, strict=True))
     return [math.fsum(abs(weight) * loss for weight, loss in pairs if (weight > 0) == up) for up in (False, True)]
-
-
-def _lose_starts(case: JudgeInput, starts: Sequence[StartRate], means: Sequence[float]) -> list[float]:
-    sign, pairs = 1 if case.design.metric.higher_is_better else -1, zip(starts, means, strict=True)
-    lost = (0.0 if rate.count else rate.upper * max(0.0, sign * (mean - rate.begin)) for rate, mean in pairs)
-    return _by_side(case.weights, list(lost))
 
 
 def _lose_collapses(case: JudgeInput, rates: Sequence[CollapseRate], means: Sequence[float]) -> list[float]:
@@ -180,8 +160,7 @@ def _lose_collapses(case: JudgeInput, rates: Sequence[CollapseRate], means: Sequ
 
 
 def find_unobserved_misses(metric: Metric, verdict: Verdict) -> tuple[UnobservedMiss, ...]:
-    """Return which trainings a verdict leaves open of its arms, whatever its scope: of a time those that never get
-    there, of a design that looks for starts those that never start."""
+    """Return which trainings a verdict leaves open: those that never get there, or that never start."""
     means = tuple(arm.mean for arm in verdict.arms) or (verdict.mean_control, verdict.mean_treatment)
     weights = tuple(arm.weight for arm in verdict.arms) or _DIFFERENCE
     return tuple(_find_unseen(metric, verdict.starts or verdict.reached, means, verdict, weights))
@@ -191,7 +170,6 @@ def _find_unseen(
     metric: Metric, rates: Sequence[ReachedRate], means: Sequence[float | None], claimed: Finding | Verdict,
     weights: Sequence[float],
 ) -> Iterator[UnobservedMiss]:  # fmt: skip
-    """Yield the arms of which every run got there, or started; nothing without rates of it."""
     rooms, sign = list(_claim_slack(metric, claimed, weights)), 1 if metric.higher_is_better else -1
     for number, (rate, mean) in enumerate(zip(rates, means, strict=bool(rates))):
         missed, begin = rate.of - rate.count, metric.worst
@@ -208,10 +186,7 @@ def _find_unseen(
 def _claim_slack(
     metric: Metric, claimed: Finding | Verdict, weights: Sequence[float]
 ) -> Iterator[tuple[int, float, str]]:
-    """Yield by how much the mean of an arm, 0 for the control, may get worse before something of what is claimed does
-    not hold, and what: that the difference is not zero, or lies within the margin; never that it exceeds the margin.
-
-    Of a contrast all arms of one side may, by as much each."""
+    """Yield by how much the mean of an arm, 0 for the control, may get worse before what of a claim does not hold."""
     if claimed.low is None or claimed.high is None or claimed.verdict in ("inconclusive", "invalid"):
         return
     for arm, weight in ((at, weight) for at, weight in enumerate(weights) if abs(weight) > _NONE):

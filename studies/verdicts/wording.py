@@ -48,7 +48,12 @@ class StudyQuestion:
 
 
 def question_of(state: StudyState) -> StudyQuestion:
-    left = [*_untested_words(state), *(text for act in state.planner_acts for text in act.not_tested)]
+    lefts = [act.left for act in state.planner_acts if act.left is not None]  # where code looked for words
+    words = [f'"{word}"' for word in (lefts[0] if lefts else ()) if all(word in left for left in lefts)]
+    left = [text for act in state.planner_acts for text in act.not_tested]
+    if words:
+        told = "words of the topic that no tested field, value, environment or metric covers"
+        left.insert(0, f"{', '.join(words)}: {told}.")
     return StudyQuestion(
         asked=" ".join(state.topic.split()),
         tested=list_tests(state.design, state.hypotheses),
@@ -56,16 +61,7 @@ def question_of(state: StudyState) -> StudyQuestion:
     )
 
 
-def _untested_words(state: StudyState) -> Iterator[str]:
-    """Yield a sentence with the words of the topic that no design of any round covers, where code looked for them."""
-    lefts = [act.left for act in state.planner_acts if act.left is not None]
-    if words := [word for word in (lefts[0] if lefts else ()) if all(word in left for left in lefts)]:
-        quoted = ", ".join(f'"{word}"' for word in words)
-        yield f"{quoted}: words of the topic that no tested field, value, environment or metric covers."
-
-
 def _other_measures(state: StudyState, said: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence for each measure that the topic names, where another one is compared and nothing was `said`."""
     if state.design is None:
         return
     topic, own = f" {' '.join(re.findall(r'[a-z0-9-]+', state.topic.lower()))} ", state.design.metric
@@ -85,7 +81,6 @@ def find_unequal_training(verdict: Verdict) -> tuple[str, ...]:
 
 
 def unequal_episodes(control: tuple[str, float], treatment: tuple[str, float]) -> str | None:
-    """Return that two arms, each a name and its training episodes, differ in them; None where they do not."""
     (name, left), (other, right) = control, treatment
     return None if left == right else f"training episodes: {left:,.0f} with {name}, {right:,.0f} with {other}"
 
@@ -155,7 +150,6 @@ def name_look(design: Design, at: JudgeInput | Verdict, counts: Sequence[int]) -
 
 
 def name_judged_look(design: Design, verdict: Verdict) -> str:
-    """Return the same of a verdict, as reports tell it."""
     return name_look(design, verdict, [arm.n for arm in verdict.arms] or [verdict.n_control, verdict.n_treatment])
 
 
@@ -176,7 +170,6 @@ def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:
 
 
 def explain_apart(claim: Hypothesis, metric: Metric) -> str:
-    """Return that the arms of a claim are evaluated in unlike games, where they are."""
     apart = " and ".join(metric.evaluates_apart(claim.declared))
     return f" The task itself differs between the arms: each is evaluated at its own {apart}." if apart else ""
 

@@ -32,7 +32,7 @@ from studies.records.design import Design, Metric, NoisePlan
 from studies.records.procedure import Noise
 from studies.report import Report
 from studies.report.next_question import list_next_questions
-from studies.statistics.sizing import plan_analyses
+from studies.statistics.power import plan_analyses
 from swarm.job import Job
 from tests.research.designs import rate
 from tests.research.fakes import (

@@ -24,7 +24,7 @@ from studies.records.design import Design, Metric, RunSpec
 from studies.records.procedure import Extension
 from studies.report.claims import describe_length
 from studies.statistics.comparison import welch
-from studies.statistics.sizing import decide_steps
+from studies.statistics.power import decide_steps
 from studies.verdicts.judge import decide_length, verdict_follows
 from tests.research.bench import STUDY, Bench, check_whole
 from tests.research.designs import LONG, RISE_OF, SHORT, base_job, extending, rate

@@ -6,9 +6,10 @@ Nothing here was measured. Values come from a seeded generator, so that every te
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,12 +21,14 @@ import sqlalchemy as sa
 from studies import Event, EventLog, HeadMoved, StudyState, fold, judge_hypothesis
 from studies.log.event import EventType
 from studies.log.event_log import LOCK_FILE, write_lock
+from studies.proof import Discrepancy, verify
 from studies.records.alpha import AlphaAllocation, AlphaLedgers
 from studies.records.base import canonical
 from studies.records.design import BUILT_IN, REWARD, Arm, Budget, Design, Hypothesis, Metric, Price, RunSpec
 from studies.records.procedure import Prediction
 from studies.records.runs import Measurement
 from studies.records.verdict import Verdict
+from studies.report import Report, build_report
 from studies.verdicts.inputs import ArmData, JudgeInput
 from studies.verdicts.rules import judge
 
@@ -191,9 +194,11 @@ class Synthetic:
         """Plan every run; with `other`, under a design that was not the one locked."""
         self.design = other or self.design
         specs = [self.spec(arm.name, seed) for seed in self.design.seeds for arm in self.design.arms]
-        for spec in specs:
-            self.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
-        return specs
+        return [self.put(spec) for spec in specs]
+
+    def put(self, spec: RunSpec) -> RunSpec:
+        self.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+        return spec
 
     def launch(self, spec: RunSpec, attempt: int = 1, **more: Any) -> Event:
         name = f"{spec.run_id}-{attempt}"
@@ -228,10 +233,37 @@ class Synthetic:
         self.end(spec, attempt)
         return self.collect(spec, attempt)
 
+    def run_all(self, specs: Iterable[RunSpec]) -> StudyState:
+        for spec in specs:
+            self.run(spec)
+        return self.state()
+
     def judge(self) -> None:
-        state = self.state()
-        for claim in self.design.hypotheses:
-            self.append(EventType.VERDICT_COMPUTED, **judge_hypothesis(state, claim.id, look=1).model_dump(mode="json"))
+        self.say(*(claim.id for claim in self.design.hypotheses))
+
+    def say(self, *names: str, look: int = 1, then: str = "", **how: Any) -> list[Verdict]:
+        """Write the verdicts on these claims at a look, and what is decided after each where something is."""
+        found = []
+        for name in names:
+            found.append(judge_hypothesis(self.state(), name, look=look, **how))
+            self.append(EventType.VERDICT_COMPUTED, **json.loads(found[-1].model_dump_json()))
+            if then:
+                self.append(EventType.DECISION_TAKEN, rule="r", action=then, reason="x", hypothesis=name, look=look)
+        return found
+
+    def veto(self, name: str = "h1", reason: str = "given up") -> Event:
+        return self.append(EventType.HYPOTHESIS_VETOED, hypothesis=name, reason=reason)
+
+    def amend(self, kind: str = "accept", reason: str = "Known and harmless.", **values: Any) -> Event:
+        return self.append(EventType.DESIGN_AMENDED, amendment={"kind": kind, "reason": reason, **values})
+
+    def report(self) -> Report:
+        built = build_report(self.state(), self.folder)
+        self.append(EventType.REPORT_BUILT, **built.payload())
+        return built
+
+    def drifts(self) -> tuple[Discrepancy, ...]:
+        return verify(self.study, self.log.read_unverified(self.study), self.folder).drifts
 
     def give_up(self, spec: RunSpec, code: str, reason: str = "made up for a test") -> Event:
         return self.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code=code, reason=reason)
@@ -249,8 +281,7 @@ class Synthetic:
         return self.plan()
 
     def whole(self, chosen: Design | None = None, **created: Any) -> StudyState:
-        for spec in self.begin(chosen, **created):
-            self.run(spec)
+        self.run_all(self.begin(chosen, **created))
         self.judge()
         return self.conclude()
 

@@ -45,7 +45,7 @@ def test_an_open_question_says_how_it_is_answered_on_the_screen_and_in_the_lines
         study=STUDY, number=1, stage="design", lock=locked.state().design_hash or "", runs=10, seconds=375.0,
         left_s=900.0, would="all of it",
     )  # fmt: skip
-    asked = {"question": question.model_dump(mode="json"), "digest": question.digest()}
+    asked = {"question": question.model_dump(mode="json"), "digest": question.hash()}
     locked.append(EventType.APPROVAL_ASKED, **asked)
     written: list[str] = []
     LineLog(written.append, lambda state: 300.0).observe(locked.state())

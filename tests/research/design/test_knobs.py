@@ -33,7 +33,7 @@ from studies.checks.confounders import lint_conditions
 from studies.metrics import other_environment
 from studies.records.design import Design, Metric
 from studies.records.runs import Conditions, confirm_spec, screen_spec, shares_untrained, zero_lr_spec
-from studies.report.design_tables import design_facts
+from studies.report.tables import design_facts
 from studies.verdicts.inputs import JudgeInput
 from studies.verdicts.rules import judge
 from swarm.job import Job

@@ -22,9 +22,9 @@ from research.planners.llm import LlmPlanner, PlannerOptions
 from research.planners.tools import DATA
 from studies import EventType, StudyState
 from studies.log.entries import PlannerAct
-from studies.records.analysis import AnalysisResult
 from studies.records.procedure import Amendment
-from studies.report.run_tables import planner_facts
+from studies.records.verdict import AnalysisResult
+from studies.report.tables import planner_facts
 from tests.research.planners.by_hand import TOPIC, WORLD, ByHand
 from tests.research.planners.flights import (
     DESIGN,

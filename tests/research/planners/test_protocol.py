@@ -38,7 +38,7 @@ from studies.records.runs import noise_spec
 from studies.records.verdict import PlannerMessage
 from studies.report.next_question import NextQuestion, ProposedStudy
 from studies.report.wording import label
-from studies.statistics.sizing import plan_analyses
+from studies.statistics.power import plan_analyses
 from tests.lazily import lazy
 from tests.research.bench import STUDY, Cut, CutLog, Knows
 from tests.research.calibrated import Came, verdict_on

@@ -17,7 +17,7 @@ from studies.log.entries import AttemptState, AttemptStatus, RunState
 from studies.records.design import Design, Metric, RunSpec
 from studies.records.procedure import Amendment, Replication, Rung, Screen, ScreenField
 from studies.records.runs import EXCLUDED_CODES, GENERATED_CODE_FAILED, INVALID_CODES, WITHIN_REACH_OF_CODE, WORST_CODES
-from studies.statistics.sizing import plan_analyses
+from studies.statistics.power import plan_analyses
 from tests.research.bench import Bench, Cut
 from tests.research.designs import design, rate, screened
 

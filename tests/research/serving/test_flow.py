@@ -138,7 +138,7 @@ def ask(line: Line) -> Question:
     record = StudyLog(line.log, STUDY)
     assert record.state().open_question is None
     record.append(EventType.NOISE_PLANNED, {"plan": plan.model_dump(mode="json"), "hash": plan.hash()})
-    asked = {"question": question.model_dump(mode="json"), "digest": question.digest()}
+    asked = {"question": question.model_dump(mode="json"), "digest": question.hash()}
     record.append(EventType.APPROVAL_ASKED, asked)
     found = question_of(line.state())
     assert found is not None

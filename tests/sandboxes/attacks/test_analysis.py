@@ -9,7 +9,7 @@ from research.isolation.mode import UNISOLATED, Isolation, Sandboxing
 from research.planners import analysis
 from sandboxes import DockerSandbox
 from sandboxes.images.build import Image
-from studies.records.analysis import AnalysisResult
+from studies.records.verdict import AnalysisResult
 
 pytestmark = pytest.mark.slow
 TRIED = """

@@ -201,7 +201,7 @@ def test_a_veto_and_an_amendment_after_the_end_stand_and_change_nothing_and_the_
 ) -> None:
     before = study.whole()
     for reason in ("late", "later"):
-        study.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason=reason)
+        study.veto(reason=reason)
     amend(study, kind="accept", target="co_tenancy")
     after = study.state()
     assert after.verdicts == before.verdicts
@@ -291,8 +291,7 @@ def test_an_invalid_run_is_kept_but_counts_for_nothing(study: Synthetic) -> None
 
 def test_a_verdict_falls_when_the_data_it_rests_on_change(study: Synthetic) -> None:
     specs = ready(study)
-    for spec in specs[:8]:
-        study.run(spec)
+    study.run_all(specs[:8])
     study.judge()
     assert study.state().status == "judged"
     study.run(specs[8])

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from studies import EventType, RunState, StudyState, fold
+from studies import RunState, StudyState, fold
 from studies.checks.conditions import extract_conditions
 from studies.metrics import Asked, Results, kind_named, kind_of
 from studies.proof import export, read_export, verify
@@ -19,7 +19,6 @@ from studies.proof.verify import events_of
 from studies.records.design import Metric, RunSpec, Schedule
 from studies.records.procedure import CollapseRule
 from studies.records.runs import Measurement, add_evaluation_steps
-from studies.report import build_report
 from tests.studies.measured import MeasuredStudy, measured_design, metric
 from tests.studies.proof.conftest import Kept
 from tests.studies.proof.forging import rehashed
@@ -166,7 +165,7 @@ def test_an_export_holds_and_one_play_that_was_turned_is_named_by_its_file_or_by
     made, folder = MeasuredStudy(tmp_path / "home"), tmp_path / "sent"
     asked = metric(kind, threshold)
     made.whole(measured_design(asked, scope_reached=asked.cut_at is not None))
-    made.append(EventType.REPORT_BUILT, **build_report(made.state(), made.folder).payload())
+    made.report()
     export(made.study, made.log.read_unverified(made.study), made.folder, folder)
     assert held(folder) == []
     path = min((folder / "runs").rglob("*evaluation*"))

@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from studies.records.alpha import (
-    MOST_ROUNDS,
-    AlphaAllocation,
-    AlphaLedger,
-    AlphaLedgers,
-    RoundOutcome,
-    weights,
-)
+from studies.records.alpha import MOST_ROUNDS, AlphaAllocation, AlphaLedger, AlphaLedgers, RoundOutcome, weights
 from studies.records.design import BUILT_IN, Design, Metric, RunSpec, Schedule
 from studies.records.procedure import InterimAnalysis
 from studies.records.runs import add_evaluation_steps

@@ -1,16 +1,20 @@
-"""A planner's words: what a text that goes by references may hold, and what in other prose is not so."""
+"""A planner's words: what may stand in an answer by references, what in prose is not so, how a plan scores."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from studies.log.entries import PlannerAct, PlannerNote, Stamp
+from studies.log.study import StudyState
+from studies.records.procedure import PlanNode
 from studies.records.verdict import AnswerFigure, Mediation, Verdict
-from studies.report.answer import AnswerFacts, list_sentences
+from studies.report.answer import END, OUTSIDE, AnswerFacts, list_sentences, score_plan
 from studies.report.prose import find_contradictions, find_unfounded
 from tests.research.factories import make_verdict
 from tests.studies.synthetic import Synthetic
@@ -133,3 +137,68 @@ def test_roundings_of_any_fact_are_founded_and_what_is_far_from_all_facts_is_not
 def test_a_verdict_is_held_against_its_claim(text: str, reached: str, contradicted: tuple[str, ...]) -> None:
     verdicts = [verdict(name, said) for name, said in zip(("h1", "h2", "r2h1"), reached.split(), strict=False)]
     assert find_contradictions(text, verdicts) == contradicted
+
+
+NODES = (
+    PlanNode(id="n1", question="Do groups help?", if_supported="n2", if_equivalent="n3"),
+    PlanNode(id="n2", question="Elsewhere, too?"),
+    PlanNode(id="n3", question="Does the rate?"),
+)
+OTHER = (PlanNode(id="n1", question="Do groups help?", if_equivalent="n2"), *NODES[1:])
+
+
+def plan(seq: int, nodes: tuple[PlanNode, ...] = NODES, round: int = 1) -> PlannerNote:
+    return PlannerNote(seq, "", "plan", "Why.", round, f"{round}/propose/1", 0, nodes=nodes)
+
+
+def planned(*rounds: tuple[str, tuple[str, ...]], plans: tuple[PlannerNote, ...] = (), ended: str = "") -> StudyState:
+    """Return what is scored of a study: of each round the node that its proposal names, and its verdicts.
+
+    Round number n is locked by event 10 n; a refused proposal of node n9 came before each.
+    """
+    states = [
+        SimpleNamespace(
+            round=number, locked=Stamp(10 * number, ""), open_claims=[] if verdicts else ["h1"],
+            verdicts=[SimpleNamespace(hypothesis=f"h{n}", verdict=name) for n, name in enumerate(verdicts, 1)],
+        )
+        for number, (_, verdicts) in enumerate(rounds, start=1)
+    ]  # fmt: skip
+    acts = [
+        PlannerAct("propose", 1, {}, (), "", turn=f"{number}/propose/{attempt}", node=node)
+        for number, (own, _) in enumerate(rounds, start=1)
+        for attempt, node in ((1, "n9"), (2, own))
+    ]
+    decisions = (SimpleNamespace(rule="ask on while level and budget tell something", action="end", reason=ended),)
+    whole = SimpleNamespace(
+        notebook=plans or (plan(5),), rounds=states, planner_acts=acts, decisions=decisions if ended else ()
+    )
+    return cast(StudyState, cast(Any, whole))
+
+
+IN_WORDS = "nothing more is asked, in the words of llm: “Enough.”"
+
+
+@pytest.mark.parametrize(("scored", "expected"), [
+    (planned(("n1", ("supported",)), ("n2", ("inconclusive",)), ended=IN_WORDS),
+     [("n1", 1, "n2", "n2", True), ("n2", 2, END, END, True), ("n3", None, None, "", None)]),
+    (planned(("n1", ("supported",)), ("n3", ())),
+     [("n1", 1, "n2", "n3", False), ("n2", None, None, "", None), ("n3", 2, None, "", None)]),
+    (planned(("n1", ("equivalent", "supported")), ("n2", ())),  # of two ends no branch tells
+     [("n1", 1, None, "n2", None), ("n2", 2, None, "", None), ("n3", None, None, "", None)]),
+    (planned(("n1", ("supported",)), ended="no further question could be had"),  # nothing that it chose
+     [("n1", 1, "n2", "", None), ("n2", None, None, "", None), ("n3", None, None, "", None)]),
+    (planned(("n1", ("refuted",)), ("", ("supported",))),
+     [("n1", 1, END, OUTSIDE, False), ("n2", None, None, "", None), ("n3", None, None, "", None)]),
+    (planned(("n1", ("equivalent",)), ("n2", ()), plans=(plan(5), plan(15, OTHER, 2))),  # held to what stood before
+     [("n1", 1, "n3", "n2", False), ("n2", 2, None, "", None), ("n3", None, None, "", None)]),
+    (planned(), [(node.id, None, None, "", None) for node in NODES]),  # nothing is locked yet
+    (planned(("n1", ("equivalent",)), plans=(plan(15, round=2),)),  # a plan after the lock planned nothing of it
+     [("n1", None, None, "", None), ("n2", None, None, "", None), ("n3", None, None, "", None)]),
+])  # fmt: skip
+def test_a_plan_is_scored_by_what_stood_before_the_data(scored: StudyState, expected: list[Any]) -> None:
+    assert [(o.node.id, o.round, o.branch, o.came, o.followed) for o in score_plan(scored)] == expected
+
+
+def test_without_a_plan_nothing_is_scored() -> None:
+    whole = cast(StudyState, cast(Any, SimpleNamespace(notebook=())))
+    assert score_plan(whole) == ()

@@ -16,7 +16,6 @@ from studies.records.design import NoisePlan
 from studies.records.procedure import Prediction
 from studies.records.runs import noise_spec
 from studies.report import Report, build_report, plots
-from studies.report.build import code_block, escape_markdown
 from tests.golden import assert_golden
 from tests.studies.report.pages import Page, missing, pages, section
 from tests.studies.synthetic import EPISODES, Synthetic, base_job, design, hypothesis
@@ -197,12 +196,6 @@ def test_what_refuses_the_build_leaves_what_is_there_and_a_page_that_was_edited_
     assert not [name for name in os.listdir(study.folder) if name.startswith(".report")]
 
 
-def test_markdown_is_escaped_and_a_fence_is_longer_than_any_in_its_text() -> None:
-    assert escape_markdown("a_b *c* <d> & [e]") == r"a\_b \*c\* \<d\> &amp; \[e\]"
-    assert code_block("a ``` b").splitlines()[0] == "````"
-    assert code_block("plain") == "```\nplain\n```"
-
-
 def test_a_study_that_ended_before_its_design_shows_what_it_did_measure_and_how_training_went(
     study: Synthetic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,9 +216,8 @@ def test_a_study_that_ended_before_its_design_shows_what_it_did_measure_and_how_
     study.append(EventType.MODEL_PREPARED, sha256="ab" * 32, seconds=6.4, phase="noise")
     specs = [noise_spec(study.study, plan, plan.hash(), seed) for seed in plan.seeds]
     for spec in specs:
-        study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
-    for spec in specs:
-        study.run(spec)
+        study.put(spec)
+    study.run_all(specs)
     stopped(study, "by the user")
     report = build_report(study.state(), study.folder)
     drawn, markdown = (

@@ -79,7 +79,7 @@ def test_a_claim_that_a_person_gave_up_before_it_could_be_judged_is_told_as_no_d
     control, treatment, *_ = study.begin(promised(exclusions=("vetoed",)))
     study.run(control)
     study.launch(treatment)
-    study.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason="seen enough")
+    study.veto(reason="seen enough")
     study.end(treatment, status="stopped", code="vetoed")
     study.give_up(treatment, "vetoed")
     study.judge()

@@ -16,8 +16,8 @@ from studies.records.verdict import PlannerMessage, quoted
 from studies.report.build import render_report
 from studies.report.claims import quotes
 from studies.report.prose import mark
-from studies.report.run_tables import notebook_table
 from studies.report.summary import describe_recipe
+from studies.report.tables import notebook_table
 from studies.verdicts.recipe import recipes
 from studies.verdicts.wording import deciding_interval
 from tests.golden import assert_golden

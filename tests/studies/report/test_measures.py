@@ -9,19 +9,16 @@ from typing import Any
 
 import pytest
 
-from studies import EventType, StudyState
+from studies import StudyState
 from studies.metrics import registry
-from studies.proof import verify
 from studies.records.design import BUILT_IN, REWARD, Arm, Design, RunSpec
 from studies.records.procedure import CollapseRule, StartRule
-from studies.report import build_report
 from studies.report.build import render_report
-from studies.report.claims import code_section, find_escapes
-from studies.report.design_tables import collapse_table
+from studies.report.claims import code_section, collapse_table, find_escapes
 from studies.report.evidence import REWARDS, SUCCESS, Evidence, gather
 from studies.report.figure_data import curves, shifts
-from studies.report.run_tables import arm_table, values_at_own
 from studies.report.summary import headline
+from studies.report.tables import arm_table, values_at_own
 from studies.report.validity import facts_table, others_table, remarks
 from tests.golden import assert_golden
 from tests.studies.measured import MeasuredStudy, measured_design, metric
@@ -66,10 +63,8 @@ def test_every_kind_has_a_report_and_is_verified_down_to_its_files(
 ) -> None:
     monkeypatch.undo()  # with figures
     made = measured_study(tmp_path, kind)
-    report = build_report(made.state(), tmp_path)
-    made.append(EventType.REPORT_BUILT, **report.payload())
-    proof = verify(made.study, made.log.read_unverified(made.study), tmp_path)
-    assert proof.drifts == ()
+    made.report()
+    assert made.drifts() == ()
 
 
 def threat_of(made: MeasuredStudy, words: str) -> str:
@@ -84,7 +79,7 @@ def test_an_arm_that_never_started_is_told_and_of_the_other_the_share_that_may_n
     assert [(rate.count, rate.of, round(rate.begin, 1)) for rate in found.starts] == [(5, 5, 0.2), (0, 5, 0.2)]
     assert found.scope == "started_not_collapsed"
     assert_golden("\n".join((headline(made.state()).answers[0].sentence, headline(made.state()).answers[0].practice)))
-    assert verify(made.study, made.log.read_unverified(made.study), tmp_path).drifts == ()
+    assert made.drifts() == ()
 
 
 TOLD: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -163,8 +158,8 @@ def test_what_plays_cost_or_say_and_what_is_solved_elsewhere_are_judged_told_and
     (answer,) = headline(made.state()).answers
     assert answer.verdict == "supported"
     assert_golden(f"{answer.sentence}\n{answer.practice}")  # without a cut that no run met
-    made.append(EventType.REPORT_BUILT, **build_report(made.state(), tmp_path).payload())
-    assert verify(made.study, made.log.read_unverified(made.study), tmp_path).drifts == ()
+    made.report()
+    assert made.drifts() == ()
     assert "got there." not in page(made)
     assert "measured over simulated" in page(made)
 
@@ -187,8 +182,8 @@ def test_what_policies_come_to_at_their_own_knobs_stands_beside_is_verified_and_
         for arm, values in there.items()
     ]
     assert alike == [kind == "fact", False]
-    made.append(EventType.REPORT_BUILT, **build_report(made.state(), tmp_path).payload())
-    assert verify(made.study, made.log.read_unverified(made.study), tmp_path).drifts == ()
+    made.report()
+    assert made.drifts() == ()
 
 
 def test_plays_of_which_a_number_was_not_said_are_no_part_of_its_mean(tmp_path: Path) -> None:
@@ -214,7 +209,6 @@ def test_a_threat_of_the_whole_area_or_of_a_threshold_met_before_training_is_nam
     assert (threat in page(made)) == named
 
 
-pytestmark = pytest.mark.usefixtures("undrawn")
 DOCKER = {"budget_s": 900.0, "max_runs": None, "parallel": 2, "approve": "none", "sandbox": {"kind": "docker"}}
 
 

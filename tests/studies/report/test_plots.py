@@ -64,7 +64,7 @@ DRAWN: dict[str, Draw] = {
 def drawn(draw: Draw) -> Any:
     with style("test"), warnings.catch_warnings():
         warnings.simplefilter("error")
-        canvas = draw("test").canvas
+        canvas, _, _ = draw("test")
         canvas.set_dpi(72)
         FigureCanvasAgg(canvas).draw()  # type: ignore[no-untyped-call]
     return canvas

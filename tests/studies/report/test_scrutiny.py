@@ -23,13 +23,13 @@ from studies.records.procedure import (
     Watchdog,
 )
 from studies.records.runs import replicate_spec
-from studies.report import design_tables
+from studies.report import claims, tables
 from studies.report.build import render_report
 from studies.report.claims import deviation_table
 from studies.report.elements import Table
 from studies.report.evidence import Evidence, gather
 from studies.report.next_question import reached_power
-from studies.report.run_tables import warn_custom_environments, warn_sandboxes
+from studies.report.tables import warn_custom_environments, warn_sandboxes
 from studies.report.validity import task_spread, warn_begun, warn_noise
 from studies.report.wording import format_signed
 from studies.verdicts.judge import judge_hypothesis, verdict_follows
@@ -59,13 +59,13 @@ def test_a_confound_between_the_arms_is_named(finished: Finished) -> None:
 
 def test_arms_that_differ_before_they_are_trained_are_told_with_what_training_made(finished: Finished) -> None:
     clean, folder = finished
-    assert list(warn_begun(clean, gather(clean, folder))) == []
+    assert list(warn_begun(clean, gather(clean, folder), clean.design)) == []
     state, key = clean, "hidden/success/initial"
     for name, run in clean.runs.items():
         value = 0.2 if run.spec.arm == "group_size=16" else 0.3
         measured = run.measurements | {key: run.measurements[key].model_copy(update={"value": value})}
         state = replace(state, runs={**state.runs, name: replace(run, measurements=measured)})
-    (told,) = (remark.text for remark in warn_begun(state, gather(clean, folder)))
+    (told,) = (remark.text for remark in warn_begun(state, gather(clean, folder), state.design))
     estimate = clean.verdicts[0].estimate
     assert estimate is not None
     assert all(part in told for part in ("0.200", "0.300", format_signed(estimate), format_signed(estimate + 0.1)))
@@ -86,18 +86,16 @@ def test_a_replication_is_judged_by_its_own_runs_and_stands_beside_the_verdict_t
     study: Synthetic,
 ) -> None:
     chosen = design(seeds=4, replication=Replication(environment="arith", seeds=(71, 72, 73)))
-    for spec in study.begin(chosen):
-        study.run(spec)
+    study.run_all(study.begin(chosen))
     study.judge()
     assert judge_hypothesis(study.state(), "h1", look=1, phase="replicate").verdict == "invalid"
     decided = {"rule": "confirmed", "action": "replicate", "reason": "supported"}
     study.append(EventType.DECISION_TAKEN, **decided, hypothesis="h1", look=1)
     for seed, arm in product((71, 72, 73), chosen.arms):
         spec = replicate_spec(study.study, chosen, chosen.hash(), arm, seed)
-        study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+        study.put(spec)
         study.run(spec)
-    again = judge_hypothesis(study.state(), "h1", look=1, phase="replicate")
-    study.append(EventType.VERDICT_COMPUTED, **again.model_dump(mode="json"))
+    (again,) = study.say("h1", phase="replicate")
     assert (again.verdict, again.n_control, study.conclude().verdicts[0].n_control) == ("supported", 3, 4)
     assert_golden(section(pages(study)[0], "The same comparison in another setting"))
 
@@ -108,8 +106,7 @@ def resumed(study: Synthetic, specs: list[RunSpec]) -> None:
     study.launch(specs[0], 2, begins={"resumes": 1, "initial_sha256": "0" * 64, "why": "it was killed"})
     study.end(specs[0], 2, resumed_at=17)
     study.collect(specs[0], 2)
-    for spec in specs[1:]:
-        study.run(spec)
+    study.run_all(specs[1:])
 
 
 def invalid(study: Synthetic, specs: list[RunSpec]) -> None:
@@ -134,7 +131,7 @@ def test_what_became_of_runs_is_told_among_the_threats_and_in_the_table(study: S
 def test_noise_beyond_what_was_planned_is_told_and_power_only_of_enough_runs(study: Synthetic) -> None:
     known = Noise(sd=0.01, df=20, episodes=512, basis="-")
     state = study.whole(design(seeds=5, promise=PowerTarget(power=0.8, effect=0.05), noise=known))
-    (remark,) = warn_noise(state, gather(state, study.folder))
+    (remark,) = warn_noise(state, gather(state, study.folder), state.design)
     assert_golden(remark.text)
     locked = state.design.model_copy(update={"collapse": CollapseRule()})
     few = state.verdicts[0].model_copy(update={"n_control": 2, "n_treatment": 2})
@@ -238,7 +235,6 @@ def test_what_kept_hidden_tasks_from_clients_follows_from_where_these_ran(
     assert_golden(remark.text)
 
 
-pytestmark = pytest.mark.usefixtures("undrawn")
 LOOKED = design(test="pooled", looks=(InterimAnalysis(seeds=3, alpha=0.014), InterimAnalysis(seeds=5, alpha=0.045)))
 FUTILE = "verdict == 'inconclusive' and p > 0.5"
 
@@ -248,8 +244,7 @@ def text(table: Table) -> str:
 
 
 def look(study: Synthetic, number: int, act: str | None = None) -> str:
-    verdict = judge_hypothesis(study.state(), "h1", look=number)
-    study.append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
+    (verdict,) = study.say("h1", look=number)
     action = act or ("continue" if not verdict.final and verdict.verdict == "inconclusive" else "settle")
     decided = {"rule": "look-again", "action": action, "reason": f"look {number}"}
     study.append(EventType.DECISION_TAKEN, **decided, hypothesis="h1", look=number)
@@ -259,7 +254,7 @@ def look(study: Synthetic, number: int, act: str | None = None) -> str:
 def begin(study: Synthetic, chosen: Design, seeds: int) -> None:
     for seed in chosen.seeds[len(study.state().runs) // 2 : seeds]:
         for spec in [study.spec(arm.name, seed) for arm in chosen.arms]:
-            study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+            study.put(spec)
             study.run(spec)
 
 
@@ -275,7 +270,7 @@ def test_each_look_stands_in_the_report_with_its_level_and_what_followed(study: 
     begin(study, LOOKED, 5)
     look(study, 2)
     state = study.conclude()
-    lines = text(design_tables.interim_table(state)).splitlines()
+    lines = text(claims.interim_table(state)).splitlines()
     assert [line.split(" | ")[1:3] for line in lines] == [["1", "3 + 3"], ["2", "5 + 5"]]
     markdown, page = pages(study)
     assert_golden(section(markdown, "Look by look"))
@@ -286,11 +281,9 @@ def test_each_look_stands_in_the_report_with_its_level_and_what_followed(study: 
 def test_amendments_and_vetoes_stand_in_the_report_in_their_order(study: Synthetic) -> None:
     study.create()
     study.lock(LOOKED)
-    amendment = {"kind": "note", "target": "", "value": None, "reason": "the machine\nwas moved"}
-    study.append(EventType.DESIGN_AMENDED, amendment=amendment)
-    study.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason="answered elsewhere")
-    budget = {"kind": "budget", "target": "", "value": 3600.0, "reason": "more time"}
-    study.append(EventType.DESIGN_AMENDED, amendment=budget)
+    study.amend("note", "the machine\nwas moved")
+    study.veto(reason="answered elsewhere")
+    study.amend("budget", "more time", value=3600.0)
     markdown, page = pages(study)
     assert_golden(section(markdown, "Deviations from the lock"))
     assert "answered elsewhere" in page.text
@@ -298,7 +291,7 @@ def test_amendments_and_vetoes_stand_in_the_report_in_their_order(study: Synthet
 
 def test_what_was_locked_is_no_deviation_and_a_lock_file_that_was_edited_is_told(study: Synthetic) -> None:
     state = study.whole()
-    assert design_tables.interim_table(state) is deviation_table(state) is None
+    assert claims.interim_table(state) is deviation_table(state) is None
     assert "was changed" not in pages(study)[0]
     path = study.folder / LOCK_FILE
     path.write_text(path.read_text().replace("group_size", "group-size"))
@@ -322,9 +315,9 @@ def full(**changes: Any) -> Design:
 def test_all_that_was_fixed_is_told_with_kill_conditions_first_and_an_old_design_as_it_was() -> None:
     claim = hypothesis(kill_if=FUTILE, smallest_effect=0.05, falsifier="no rise", confounds=("longer episodes",))
     locked, old = full(hypotheses=(claim,)), design()
-    facts = (design_tables.design_facts(locked, "ab" * 32), design_tables.design_facts(old, None))
-    looks, rules = design_tables.analyses_table(locked), design_tables.rules_table(locked)
-    stakes, limits = design_tables.stakes_table(locked), Watchdog(kl=0.5, grad_norm=20)
-    assert_golden("\n\n".join(map(text, (*facts, looks, rules, stakes, design_tables.limits_table(limits)))))
-    assert design_tables.analyses_table(old) is design_tables.rules_table(old) is None
-    assert design_tables.limits_table(None) is design_tables.stakes_table(old) is None
+    facts = (tables.design_facts(locked, "ab" * 32), tables.design_facts(old, None))
+    looks, rules = tables.analyses_table(locked), tables.rules_table(locked)
+    stakes, limits = tables.stakes_table(locked), Watchdog(kl=0.5, grad_norm=20)
+    assert_golden("\n\n".join(map(text, (*facts, looks, rules, stakes, tables.limits_table(limits)))))
+    assert tables.analyses_table(old) is tables.rules_table(old) is None
+    assert tables.limits_table(None) is tables.stakes_table(old) is None

@@ -1,28 +1,17 @@
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from studies import Event, EventType, StudyState
+from studies import Event, EventType
 from studies.checks.confounders import Violation
-from studies.proof import verify
 from studies.records.design import Arm, Design, RunSpec
-from studies.records.procedure import Amendment, InterimAnalysis, Pilot, PowerTarget
+from studies.records.procedure import InterimAnalysis, Pilot, PowerTarget
 from studies.records.runs import Conditions
-from studies.records.verdict import Verdict
 from studies.statistics.sequential import spend_alpha
-from studies.verdicts.judge import (
-    NO_RESULT,
-    find_violations,
-    gather,
-    judge_hypothesis,
-    seeds_by_runs,
-    verdict_follows,
-)
+from studies.verdicts.judge import NO_RESULT, find_violations, gather, judge_hypothesis, seeds_by_runs, verdict_follows
 from tests.golden import assert_golden
 from tests.studies.synthetic import Synthetic, design, hypothesis
 
@@ -36,41 +25,16 @@ def locked(**changes: Any) -> Design:
     return design(**(given | changes))
 
 
-def run(study: Synthetic, specs: Sequence[RunSpec]) -> StudyState:
-    for spec in specs:
-        study.run(spec)
-    return study.state()
-
-
 def give_up(study: Synthetic, spec: RunSpec, code: str, status: str = "failed") -> None:
     study.launch(spec)
     study.end(spec, status=status, code=code)
     study.give_up(spec, code)
 
 
-def amend(study: Synthetic, code: str) -> None:
-    amendment = Amendment(kind="accept", target=code, reason="Known and harmless.")
-    study.append(EventType.DESIGN_AMENDED, amendment=amendment.model_dump(mode="json"))
-
-
-def say(study: Synthetic, *names: str, look: int = 1, then: str = "") -> list[Verdict]:
-    found = []
-    for name in names:
-        found.append(judge_hypothesis(study.state(), name, look=look))
-        study.append(EventType.VERDICT_COMPUTED, **json.loads(found[-1].model_dump_json()))
-        if then:
-            study.append(EventType.DECISION_TAKEN, rule="r", action=then, reason="x", hypothesis=name, look=look)
-    return found
-
-
-def veto(study: Synthetic, name: str) -> None:
-    study.append(EventType.HYPOTHESIS_VETOED, hypothesis=name, reason="given up")
-
-
 def test_a_look_sees_the_runs_of_its_own_seeds_whatever_else_came_in(study: Synthetic) -> None:
     specs = study.begin(locked())
-    early = judge_hypothesis(run(study, specs[:6]), "h1", look=1)
-    state = run(study, specs[6:])
+    early = judge_hypothesis(study.run_all(specs[:6]), "h1", look=1)
+    state = study.run_all(specs[6:])
     assert judge_hypothesis(state, "h1", look=1) == early
     assert (early.n_control, judge_hypothesis(state, "h1", look=2).n_control) == (3, 5)
     assert set(gather(state, look=1)[CONTROL].seeds.values()) == set(state.design.seeds[:3])
@@ -85,13 +49,13 @@ def test_a_pilot_leads_to_no_more_seeds_than_runs_may_be_planned_for(
     study.create(settings={"budget_s": 900.0, "max_runs": most, "parallel": 2, "approve": "none"})
     study.lock(chosen)
     for spec in [study.spec(arm.name, seed) for seed in chosen.seeds[:3] for arm in chosen.arms]:
-        study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+        study.put(spec)
     assert seeds_by_runs(study.state()) == seeds
 
 
 def test_every_launched_run_is_handed_on_with_its_value_or_its_code(study: Synthetic) -> None:
     specs = study.begin(locked(seeds=6, looks=()))
-    run(study, specs[:6])
+    study.run_all(specs[:6])
     give_up(study, specs[6], "lost")
     give_up(study, specs[7], "NAN")
     study.launch(specs[8])
@@ -106,7 +70,7 @@ def test_every_launched_run_is_handed_on_with_its_value_or_its_code(study: Synth
 
 def test_a_run_that_was_never_launched_or_given_up_before_it_began_is_none_that_is_left_out(study: Synthetic) -> None:
     specs = study.begin(design(seeds=6, exclusions=("budget_exhausted",), most_excluded=0.2))
-    run(study, specs[:8])
+    study.run_all(specs[:8])
     assert judge_hypothesis(study.state(), "h1", look=1).verdict == "supported"
     for spec in specs[8:]:
         study.give_up(spec, "budget_exhausted")
@@ -120,7 +84,7 @@ def test_runs_that_the_study_cut_short_are_told_and_are_no_selection(
     study: Synthetic, status: str, expected: str
 ) -> None:
     specs = study.begin(design(seeds=6, exclusions=("budget_exhausted",), most_excluded=0.2))
-    run(study, specs[:6])
+    study.run_all(specs[:6])
     for spec in specs[6:8]:
         give_up(study, spec, "budget_exhausted", status)
     verdict = judge_hypothesis(study.state(), "h1", look=1)
@@ -133,23 +97,22 @@ def test_a_verdict_of_an_earlier_version_follows_though_its_rule_is_gone(
     study: Synthetic, monkeypatch: pytest.MonkeyPatch, accepted: bool
 ) -> None:
     """One in 200 studies of nothing came to it, and its log is no forged one today."""
-    run(study, study.begin(locked()))
+    study.run_all(study.begin(locked()))
     if accepted:
-        amend(study, "subgroup")
+        study.amend(target="subgroup")
     turned = Violation("subgroup", "B differs by +0.001 over all tasks but by -0.004 in easy", blocks=True)
     with monkeypatch.context() as earlier:
         earlier.setattr("studies.verdicts.judge.find_violations", lambda *_: (turned,))
-        (found,) = say(study, "h1", look=2)
+        (found,) = study.say("h1", look=2)
     assert (found.verdict, found.violations, found.exploratory) == (
         "supported" if accepted else "invalid", (turned.line,), accepted,
     )  # fmt: skip
     assert verdict_follows(study.state(), found)
-    proof = verify(study.study, study.log.read_unverified(study.study), study.folder)
-    assert not any("verdict" in str(drift) for drift in proof.drifts)
+    assert not any("verdict" in str(drift) for drift in study.drifts())
 
 
 def test_an_edited_lock_makes_the_verdict_invalid(study: Synthetic) -> None:
-    state = run(study, study.begin(locked()))
+    state = study.run_all(study.begin(locked()))
     found = judge_hypothesis(state, "h1", look=2, lock_error="It was edited.")
     assert (found.verdict, found.reason) == ("invalid", "It was edited.")
     assert (found.low, found.p, found.brier, found.n_control) == (None, None, None, 5)
@@ -173,12 +136,12 @@ def conditioned(tmp_path: Path) -> Conditioned:
 
 
 def test_arms_that_trained_unlike_are_no_test_until_an_amendment_accepts_it(conditioned: Conditioned) -> None:
-    state = run(conditioned, conditioned.begin(locked()))
+    state = conditioned.run_all(conditioned.begin(locked()))
     (violation,) = find_violations(state, "h1", gather(state, look=2))
     found = judge_hypothesis(state, "h1", look=2)
     assert (found.verdict, found.violations) == ("invalid", (f"{violation.code}: {violation.sentence}",))
     assert violation.sentence in found.reason
-    amend(conditioned, violation.code)
+    conditioned.amend(target=violation.code)
     after = judge_hypothesis(conditioned.state(), "h1", look=2)
     assert (after.verdict, after.violations, after.exploratory) == ("supported", found.violations, True)
 
@@ -187,13 +150,13 @@ def test_an_amendment_before_the_first_result_or_about_something_else_leaves_a_c
     conditioned: Conditioned,
 ) -> None:
     specs = conditioned.begin(locked())
-    amend(conditioned, "unequal_steps")
-    run(conditioned, specs)
-    amend(conditioned, "co_tenancy")
-    amend(conditioned, "unequal_steps")  # what is accepted twice was accepted when it was accepted first
-    (found,) = say(conditioned, "h1", look=2)
+    conditioned.amend(target="unequal_steps")
+    conditioned.run_all(specs)
+    conditioned.amend(target="co_tenancy")
+    conditioned.amend(target="unequal_steps")  # what is accepted twice was accepted when it was accepted first
+    (found,) = conditioned.say("h1", look=2)
     assert (found.verdict, found.exploratory) == ("supported", False)
-    amend(conditioned, "unequal_steps")
+    conditioned.amend(target="unequal_steps")
     assert judge_hypothesis(conditioned.state(), "h1", look=2) == found
 
 
@@ -202,13 +165,13 @@ def test_an_exclusion_that_the_lock_does_not_name_passes_only_by_an_amendment_be
     study: Synthetic, concluded: bool
 ) -> None:
     specs = study.begin(locked(looks=()))
-    run(study, specs[1:])
+    study.run_all(specs[1:])
     give_up(study, specs[0], "client_died")
     before = judge_hypothesis(study.state(), "h1", look=1)
     assert before.verdict == "invalid"
     if concluded:
         study.conclude()
-    amend(study, "client_died")
+    study.amend(target="client_died")
     found = judge_hypothesis(study.state(), "h1", look=1)
     assert (found.verdict, found.exploratory) == (("invalid", False) if concluded else ("supported", True))
     assert found == before if concluded else found.excluded == {f"{CONTROL}: client_died": 1}
@@ -217,14 +180,14 @@ def test_an_exclusion_that_the_lock_does_not_name_passes_only_by_an_amendment_be
 def test_a_hypothesis_settled_at_an_earlier_look_keeps_its_p_and_later_looks_recompute(study: Synthetic) -> None:
     study.means |= {TREATMENT: 0.9, "group_size=8": 0.53}
     specs = study.begin(locked(hypotheses=CLAIMS, looks=spend_alpha((3, 5)), multiplicity="dunnett_bh"))
-    run(study, specs[:9])
-    say(study, "h1", "h2")
+    study.run_all(specs[:9])
+    study.say("h1", "h2")
     state = study.state()
     assert [(v.verdict, v.final) for v in state.verdicts] == [("supported", True), ("inconclusive", False)]
     assert judge_hypothesis(state, "h2", look=1) == state.verdict_on("h2")
     study.append(EventType.DECISION_TAKEN, rule="look-again", action="continue", reason="open", hypothesis="h2", look=1)
-    run(study, [spec for spec in specs[9:] if spec.arm != TREATMENT])
-    (second,) = say(study, "h2", look=2)
+    study.run_all([spec for spec in specs[9:] if spec.arm != TREATMENT])
+    (second,) = study.say("h2", look=2)
     state = study.state()
     assert judge_hypothesis(state, "h2", look=2) == second
     assert judge_hypothesis(state, "h1", look=1) == state.verdict_on("h1")
@@ -251,16 +214,16 @@ def test_what_the_design_does_not_have_or_claims_nothing_is_not_judged(study: Sy
 def test_a_veto_of_another_hypothesis_leaves_a_verdict_that_stands_what_it_was(study: Synthetic, vetoed: str) -> None:
     study.means |= {TREATMENT: 0.53, "group_size=8": 0.53}
     specs = study.begin(locked(hypotheses=CLAIMS, looks=spend_alpha((3, 5)), multiplicity="dunnett_bh"))
-    run(study, specs[:9])
+    study.run_all(specs[:9])
     if vetoed == "before the second look":
-        say(study, "h2")
-        veto(study, "h2")
+        study.say("h2")
+        study.veto("h2")
     else:
-        say(study, "h1", "h2", then="continue")
-    run(study, specs[9:])
-    (second,) = say(study, "h1", look=2)
+        study.say("h1", "h2", then="continue")
+    study.run_all(specs[9:])
+    (second,) = study.say("h1", look=2)
     if vetoed != "before the second look":
-        veto(study, "h2")
+        study.veto("h2")
     assert study.state().is_settled("h2")
     assert judge_hypothesis(study.state(), "h1", look=2) == second
 
@@ -272,6 +235,6 @@ def test_a_claim_that_the_linter_forbids_makes_no_room_for_another(conditioned: 
     chosen = locked(arms=arms, hypotheses=(hypothesis(), other), looks=(), multiplicity="dunnett_bh")
     conditioned.steps = {CONTROL: 40, TREATMENT: 40, "lr=0.01": 60}
     conditioned.means["lr=0.01"] = 0.9
-    state = run(conditioned, conditioned.begin(chosen))
+    state = conditioned.run_all(conditioned.begin(chosen))
     assert judge_hypothesis(state, "h2", look=1).verdict == "invalid"
     assert judge_hypothesis(state, "h1", look=1).level == pytest.approx(1 - 0.05 / 2)

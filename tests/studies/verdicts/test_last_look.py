@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +9,8 @@ import pytest
 
 from studies import EventType
 from studies.log.study import BUDGET_RULE
-from studies.proof import verify
 from studies.records.design import Design
-from studies.records.procedure import Amendment, CollapseRule, InterimAnalysis, Pilot
+from studies.records.procedure import CollapseRule, InterimAnalysis, Pilot
 from studies.records.verdict import Verdict
 from studies.statistics.sequential import last_level, spend_alpha
 from studies.verdicts.inputs import ArmData, JudgeInput
@@ -123,23 +121,9 @@ def decide(study: Synthetic) -> None:
     study.append(EventType.DECISION_TAKEN, rule=BUDGET_RULE, action="stop", reason="900 s of work are used up")
 
 
-def amend(study: Synthetic, value: float) -> None:
-    amendment = Amendment(kind="budget", value=value, reason="enough seen", lowers=True)
-    study.append(EventType.DESIGN_AMENDED, amendment=amendment.model_dump(mode="json"))
-
-
-def veto(study: Synthetic, name: str = "h1") -> None:
-    study.append(EventType.HYPOTHESIS_VETOED, hypothesis=name, reason="given up")
-
-
-def say(study: Synthetic, name: str, look: int) -> Verdict:
-    found = judge_hypothesis(study.state(), name, look=look)
-    study.append(EventType.VERDICT_COMPUTED, **json.loads(found.model_dump_json()))
-    return found
-
-
-LATER: dict[str, Callable[[Synthetic], None]] = {
-    "nothing": lambda study: None, "another budget": lambda study: amend(study, 5000.0), "a veto": veto,
+LATER: dict[str, Callable[[Synthetic], object]] = {
+    "nothing": lambda study: None, "another budget": lambda study: study.amend("budget", value=5000.0, lowers=True),
+    "a veto": Synthetic.veto,
 }  # fmt: skip
 
 
@@ -151,22 +135,20 @@ def test_who_ended_it_follows_from_the_log_whatever_comes_later(
     study.create()
     study.lock(small(study))
     if touched == "before":
-        amend(study, 800.0)
+        study.amend("budget", value=800.0, lowers=True)
     specs = study.plan()
-    for spec in specs[:8]:
-        study.run(spec)
-    say(study, "h1", 1)
-    for spec in specs[8:11]:
-        study.run(spec)
+    study.run_all(specs[:8])
+    study.say("h1", look=1)
+    study.run_all(specs[8:11])
     if touched == "after":
-        amend(study, 1.0)
+        study.amend("budget", value=1.0, lowers=True)
     decide(study)
-    found = say(study, "h1", 2)
+    (found,) = study.say("h1", look=2)
     assert found.last is not None
     assert (found.last.ended, found.exploratory, found.n_control, found.n_treatment) == (ended, False, 6, 5)
     LATER[later](study)
     assert judge_hypothesis(study.state(), "h1", look=2) == found
-    assert verify(study.study, study.log.read_unverified(study.study), study.folder).drifts == ()
+    assert study.drifts() == ()
 
 
 def test_claims_end_each_by_itself_and_one_that_was_settled_keeps_its_own_level(study: Synthetic) -> None:
@@ -174,15 +156,13 @@ def test_claims_end_each_by_itself_and_one_that_was_settled_keeps_its_own_level(
     chosen = small(study, hypotheses=claims, multiplicity="dunnett_bonferroni")
     study.means["group_size=16"] = 0.95
     specs = study.begin(chosen)
-    for spec in specs[:16]:
-        study.run(spec)
-    first = [say(study, claim.id, 1) for claim in claims]
+    study.run_all(specs[:16])
+    first = study.say(*(claim.id for claim in claims))
     assert [(v.verdict, v.last) for v in first] == [("supported", None), *[("inconclusive", None)] * 2]
-    veto(study, "h3")
-    for spec in specs[16:20]:
-        study.run(spec)
+    study.veto("h3")
+    study.run_all(specs[16:20])
     decide(study)
-    found = say(study, "h2", 2)
+    (found,) = study.say("h2", look=2)
     assert found.last is not None
     assert found.last.alpha == pytest.approx(last_level(PLAN, (4.0,), 5.0, whole=True))
     state = study.state()
@@ -193,13 +173,11 @@ def test_claims_end_each_by_itself_and_one_that_was_settled_keeps_its_own_level(
 
 def test_what_is_judged_again_with_more_runs_after_a_last_look_is_exploratory(study: Synthetic) -> None:
     specs = study.begin(small(study))
-    for spec in specs[:10]:
-        study.run(spec)
+    study.run_all(specs[:10])
     decide(study)
-    say(study, "h1", 2)
-    amend(study, 5000.0)
-    for spec in specs[10:]:
-        study.run(spec)
+    study.say("h1", look=2)
+    study.amend("budget", value=5000.0, lowers=True)
+    study.run_all(specs[10:])
     found = judge_hypothesis(study.state(), "h1", look=3)
     assert (found.exploratory, found.last) == (True, None)
 
@@ -212,11 +190,10 @@ def test_a_claim_whose_last_look_had_all_its_runs_is_exploratory_at_later_ones_t
         if spec != missing:
             study.run(spec)
     decide(study)
-    ends = [say(study, claim.id, 2) for claim in claims]
+    ends = study.say(*(claim.id for claim in claims), look=2)
     assert [(v.last is not None, v.n_treatment, v.final) for v in ends] == [(True, 6, False), (True, 5, False)]
-    amend(study, 5000.0)
-    for spec in (missing, *specs[18:]):
-        study.run(spec)
+    study.amend("budget", value=5000.0, lowers=True)
+    study.run_all((missing, *specs[18:]))
     assert [judge_hypothesis(study.state(), claim.id, look=3).exploratory for claim in claims] == [True, True]
     assert judge_hypothesis(study.state(), "h1", look=2) == ends[0]
 

@@ -1,8 +1,4 @@
-"""Every arm, run, decision and second, and where runs were isolated.
-
-Tables on a study count all of its rounds. Of attempts whose sandbox the log does not tell, nothing is said of where
-they ran.
-"""
+"""Every arm, run, decision and second of all rounds, where runs were isolated, and what was fixed before data."""
 
 from __future__ import annotations
 
@@ -11,14 +7,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from statistics import fmean
+from typing import Any, Final
 
 from studies.checks.conditions import INITIAL
 from studies.log.entries import AttemptState, PlannerNote, RunState
 from studies.log.study import StudyState
 from studies.metrics.registry import AT_OWN, metric_at_own
-from studies.records.design import Design
+from studies.records.design import KNOB, SUCCESS, Design
+from studies.records.procedure import Watchdog
 from studies.records.runs import PLUMBING_ARM
-from studies.records.statements import metric_name
+from studies.records.statements import metric_name, value_of
 from studies.records.verdict import ORIGINS, one_line, quoted
 from studies.report.elements import (
     ARMS,
@@ -29,19 +27,42 @@ from studies.report.elements import (
     Table,
     arm_interval,
     format_mean,
-    format_reached,
     format_spread,
     hash_cell,
     is_campaign,
     note,
+    pairs,
     table,
     threat,
 )
-from studies.report.evidence import AFTER, BEFORE, Evidence
+from studies.report.evidence import BEFORE, Evidence
 from studies.report.prose import mark
-from studies.report.wording import NONE, capital, duration, moment, number, plural
+from studies.report.wording import (
+    NONE,
+    capital,
+    describe_fields,
+    duration,
+    format_size,
+    in_unit,
+    moment,
+    number,
+    percent,
+    plural,
+)
 from studies.verdicts.judge import find_collapsed_runs
+from studies.verdicts.wording import TESTS
 
+_ACTS: Final = {
+    "continue": "gather the next look's seeds", "settle": "gather no more seeds",
+    "replicate": "repeat in the other setting",
+}  # fmt: skip
+_SEVERAL: Final = {
+    "dunnett_bh": "Dunnett among the arms of one variable, Benjamini-Hochberg across the claims",
+    "dunnett_bonferroni": "Dunnett among the arms of one variable; the variables share the round's level",
+}
+_DRAWN_BY: Final = {
+    "splits": "by split", "records": "as one list, split by what they say", "seeds": "made of secret seeds",
+}  # fmt: skip
 PROCESS = "process"
 
 
@@ -90,7 +111,6 @@ def warn_custom_environments(state: StudyState, evidence: Evidence) -> Iterator[
 
 
 def _places(state: StudyState) -> Counter[str]:
-    """Return in how many attempts each sandbox was used."""
     attempts = (attempt for run in state.runs.values() for attempt in run.attempts)
     return Counter(place for attempt in attempts if (place := _place(attempt)))
 
@@ -106,12 +126,11 @@ def arm_cell(design: Design | None, arm: str) -> Cell:
 
 
 def arm_table(state: StudyState) -> Table | None:
-    """Return what the arms came to; None before a run of any was measured."""
     design = state.design
     if design is None or not any(state.values(arm.name) for arm in design.arms):
         return None
-    metric, timed, rows = design.metric, design.metric.cut_at is not None, list[Row]()
-    columns = ["Arm", "Runs", "Success before" if metric.kind else "Before", *(["Got there"] if timed else [])]
+    metric, cut, rows = design.metric, design.metric.cut_at, list[Row]()
+    columns = ["Arm", "Runs", "Success before" if metric.kind else "Before", *([] if cut is None else ["Got there"])]
     columns += [f"Mean {metric_name(metric).removeprefix('mean ')}", "95 % interval", "SD between runs"]
     own = metric_at_own(metric) if (there := values_at_own(state)) else metric
     columns += [f"{capital(metric_name(own))} at its own value, which claims nothing"] if there else []
@@ -124,7 +143,7 @@ def arm_table(state: StudyState) -> Table | None:
         before, ends = state.values(arm.name, BEFORE).values(), arm_interval(metric, values)
         interval = f"{number(ends.low, unit=metric.unit)} to {number(ends.high, unit=metric.unit)}" if ends else NONE
         begun = number(fmean(before)) if before else NONE
-        reached = [format_reached(metric, values)] if timed else []
+        reached = [] if cut is None else [f"{sum(value < cut for value in values)} of {len(values)}"]
         numbers = format_mean(metric, values), interval, format_spread(metric, values)
         at_own = there.get(arm.name, [])
         beside = [f"{format_mean(own, at_own)} (SD {format_spread(own, at_own)})" if at_own else NONE] if there else []
@@ -193,7 +212,7 @@ def _run_row(design: Design | None, run: RunState) -> list[Cell | str]:
         Cell(run.run_id, "mono"), arm_cell(design, run.spec.arm), str(run.spec.seed), outcome, "; ".join(attempts),
         duration(run.seconds) if run.seconds else NONE,
         format_measurement(run, BEFORE if design is not None else f"{run.spec.metric.split}/success{INITIAL}"),
-        format_measurement(run, AFTER if AFTER in run.measurements else key),
+        format_measurement(run, SUCCESS if SUCCESS in run.measurements else key),
         hash_cell(run.collected["snapshot"]["sha256"]) if run.collected else NONE,
     ]  # fmt: skip
 
@@ -215,7 +234,6 @@ def format_measurement(run: RunState, key: str) -> str:
 
 
 def count_runs(runs: Iterable[RunState]) -> str:
-    """Return a sentence by which no run is lost."""
     runs = list(runs)
     if not runs:
         return "No run was planned."
@@ -229,7 +247,7 @@ def count_runs(runs: Iterable[RunState]) -> str:
 
 
 def file_table(evidence: Iterable[Evidence]) -> Table | None:
-    files = ((run.run_id, *file) for each in evidence for run in each.runs.values() for file in run.files)
+    files = ((run_id, *file) for each in evidence for run_id, run in each.runs.items() for file in run.files)
     looks = ("mono", "mono long", "mono long")
     return table(("Run", "File", "sha256"), (tuple(map(Cell, file, looks)) for file in files))
 
@@ -270,7 +288,6 @@ def planner_table(state: StudyState) -> Table | None:
 
 
 def notebook_table(state: StudyState) -> Table | None:
-    """Return what the planner wrote down beside its actions, quoted as its voice; None where it wrote nothing."""
     kinds = {"note": "a thought", "revise": "a revision of {}", "ask": "a question to the user", "plan": "a plan"}
 
     def words(note: PlannerNote) -> str:
@@ -301,7 +318,6 @@ def cost_facts(state: StudyState) -> Iterator[Fact]:
 
 
 def planner_facts(state: StudyState) -> Iterator[Fact]:
-    """Yield the tokens that planning took, in all and by purpose, with what they cost where prices were named."""
     acts, models = state.planner_acts, state.answered_by
     if models:
         changed = "" if len(models) == 1 else f": it changed {plural(len(models) - 1, 'time')} between answers"
@@ -326,3 +342,155 @@ def _price_facts(state: StudyState, several: bool) -> Iterator[Fact]:
     first = None if state.first_launch is None else datetime.fromisoformat(state.first_launch.ts).timestamp()
     paid = max(0.0, max(ends) - first) if ends and first is not None else None
     yield f"{lead}: paid, first launch to last end", duration(paid)
+
+
+def lock_proof(state: StudyState) -> str:
+    if state.locked is None:
+        return "No design was locked."
+    said = f"The design was locked as event {state.locked.seq} at {moment(state.locked.ts)}"
+    if state.first_launch is None:
+        return f"{said}; no run has been launched."
+    lead = datetime.fromisoformat(state.first_launch.ts) - datetime.fromisoformat(state.locked.ts)
+    said += f", {duration(lead.total_seconds())} before the first run was launched (event {state.first_launch.seq})"
+    return f"{said}. The order is part of the hash chain."
+
+
+def design_arms(design: Design) -> Table | None:
+    roles = {arm.name: "control" if arm.name == design.control_arm else "treatment" for arm in design.arms}
+    rows = ((arm_cell(design, arm.name), roles[arm.name], describe_fields(arm.overrides)) for arm in design.arms)
+    return table(("Arm", "Role", "Sets"), rows)
+
+
+def constants(state: StudyState, design: Design) -> Table | None:
+    """Return every job field that is the same in all arms; first those that the user's job fixed."""
+    varied = {field for arm in design.arms for field in arm.overrides}
+    given: Any = state.settings.get("base_fixed") or {}
+    shared = [(name, value_of(value)) for name, value in sorted(design.base_job.items()) if name not in varied]
+    facts = [(f"{name}, as given", value) for name, value in shared if name in given]
+    return pairs([*facts, *((name, value) for name, value in shared if name not in given)])
+
+
+def what_differs(design: Design) -> str:
+    declared = {name for claim in design.hypotheses for name in claim.declared}
+    return ", ".join(sorted(declared) or [knob.field for knob in (design.screen.knobs if design.screen else ())])
+
+
+def design_facts(design: Design, design_hash: str | None) -> Table | None:
+    return pairs([*_measure_facts(design), *_rule_facts(design), ("sha256 of the design", design_hash or NONE)])
+
+
+def _measure_facts(design: Design) -> Iterator[Fact]:
+    metric = design.metric
+    yield "What differs", what_differs(design)
+    yield "Environment", design.environment
+    for brought in design.environments:
+        counts = ", ".join(f"{count:,} {split}" for split, count in brought.tasks.items())
+        yield f"What {brought.name} is", f"{one_line(brought.title)}, brought from {one_line(brought.reference)}"
+        yield f"Tasks of {brought.name}", f"{counts}; given {_DRAWN_BY.get(brought.drawn_by, brought.drawn_by)}"
+        for part in ("code", "data", "requirements"):
+            if digest := getattr(brought, part):
+                yield f"sha256 of the {part} of {brought.name}", digest
+    yield "Metric", f"{metric.key}: {metric.meaning}"
+    same = "" if metric.task_seed is None else ", the same tasks in every run"
+    yield "Measured on", f"{plural(metric.episodes, 'episode')} of the {metric.split} split, by the harness{same}"
+    for name in sorted({name for arm in design.arms for name in arm.overrides if name.startswith(KNOB)}):
+        locked = value_of({**design.base_job, **design.arm(design.control_arm).overrides}[name])
+        where = f"at {locked} in all arms" if metric.knobs is not None else "at each arm's own value, too"
+        more = ", and after training at its own, which claims nothing" if metric.also_own else ""
+        yield name, f"trained at each arm's own value, evaluated {where}{more}"
+    if metric.kind:
+        best = in_unit(f"{metric.best:g}", metric)
+        yield "From worst to best", f"{number(metric.worst, unit=metric.unit)} to {best}"
+    if metric.kind and metric.threshold is not None:
+        yield "Threshold", f"{metric.threshold:g} hidden success"
+    if metric.kind and metric.schedule is not None:
+        every, episodes = plural(metric.schedule.every, "training episode"), plural(metric.schedule.episodes, "episode")
+        yield "Evaluated during training", f"every {every}, by {episodes} of hidden tasks, alike in all arms"
+    if design.shared_seeds:
+        yield "Seeds, the same in every arm", ", ".join(map(str, design.seeds))
+    for arm in design.arms if not design.shared_seeds else ():
+        yield f"Seeds of {arm.name}", ", ".join(map(str, design.seeds_of(arm.name, design.seeds)))
+
+
+def _rule_facts(design: Design) -> Iterator[Fact]:
+    metric = design.metric
+    looks = f" spent over {len(design.looks)} looks" if len(design.looks) > 1 else ""
+    yield "Test", f"{capital(TESTS[design.test])}, two-sided, alpha {design.alpha:g}{looks}"
+    if design.promise is not None:
+        effect, power = format_size(design.promise.effect, metric), percent(design.promise.power)
+        yield "Meant to see", f"a true difference of {effect} with probability {power}"
+    if design.equivalence_margin is not None:
+        yield "Counts as no difference", f"anything surely within ±{format_size(design.equivalence_margin, metric)}"
+    if design.multiplicity in _SEVERAL:
+        yield "Several claims", _SEVERAL[design.multiplicity]
+    if design.noise is not None:
+        noise, unit = design.noise, metric.unit
+        parts = f"{number(noise.sd, unit=unit)} between seeds ({plural(noise.df, 'degree')} of freedom)"
+        if noise.evaluation_sd is not None:
+            alone = number(noise.evaluation_sd, unit=unit)
+            parts += f", of which evaluation alone {alone} at {noise.episodes:,} episodes"
+        if noise.correlation is not None:
+            shared = f"{number(noise.correlation, 2)} ({plural(noise.pairs, 'pair')})"
+            parts += f"; correlation of runs that share a seed {shared}"
+        known = "Noise known before" if design.pilot is None else "Noise of the first runs"
+        yield known, f"{parts}. {one_line(noise.basis)}"
+    if design.replication is not None:
+        seeds = plural(len(design.replication.seeds), "seed")
+        yield "Replication, if a rule asks for it", f"in {design.replication.environment}, {seeds}"
+    if design.spending == "reached":
+        yield (
+            "Where it ends before a look has its runs",
+            "a last look at what is there, with all the level that is left; after a veto, or where the budget was "
+            "changed once runs had begun, with that of the part that was reached",
+        )
+    yield "Attempts per run, at most", str(design.max_attempts)
+    yield "Runs dropped from the analysis if", ", ".join(design.exclusions) or "nothing was named"
+    if (rule := design.collapse) is not None:
+        yield (
+            "Collapsed if",
+            f"it ended below where it began, or its training success fell by more than {percent(rule.lost)} of what it "
+            f"had gained, by more than {rule.errors:g} standard errors each; or it broke down. It is no part of a "
+            "mean, and is counted",
+        )
+    if (start := design.start) is not None:
+        yield (
+            "Never started if",
+            f"it ended where it began, within {start.errors:g} standard errors of its evaluations and of its training "
+            "success. It counts with its value",
+        )
+    if design.collapse is None and design.counted_as_worst:
+        size = format_size(metric.worst, metric)
+        yield "Runs counted at their worst if", f"{', '.join(design.counted_as_worst)}: the run counts with {size}"
+    if design.most_excluded < 1:
+        yield "Invalid if more of an arm is dropped than", percent(design.most_excluded)
+
+
+def analyses_table(design: Design) -> Table | None:
+    rows = [
+        (str(index), str(look.seeds), f"{look.alpha:.4f}", percent(round(1 - look.alpha, 4)))
+        for index, look in enumerate(design.looks, start=1)
+    ]
+    columns = ("Look", "Seeds of each arm", "Two-sided level", "Interval")
+    return table(columns, rows, (0, 1, 2, 3)) if len(rows) > 1 else None
+
+
+def rules_table(design: Design) -> Table | None:
+    kills = [(f"kill {h.id}", h.kill_if, "settle") for h in design.hypotheses if h.kill_if]
+    rules = [*kills, *((rule.name, rule.when, rule.then) for rule in design.decision_table)]
+    rows = [(name, Cell(when, "mono"), _ACTS[then]) for name, when, then in rules]
+    rest = (NONE, "no rule holds", _ACTS["settle"])
+    return table(("Rule", "When", "Then"), [*rows, rest]) if rows else None
+
+
+def stakes_table(design: Design) -> Table | None:
+    rows, usual = [], design.promise.effect if design.promise is not None else None
+    for claim in (h for h in design.hypotheses if h.smallest_effect or h.falsifier):
+        falsifier = one_line(claim.falsifier)
+        rows.append((claim.id, number(claim.smallest_effect or usual), f'"{falsifier}"' if falsifier else ""))
+    return table(("Hypothesis", "Smallest effect of interest", "Shown false by, as the planner said"), rows, (1,))
+
+
+def limits_table(watchdog: Watchdog | None) -> Table | None:
+    known = type(watchdog).model_fields if watchdog is not None else {}
+    limits = [(name, value) for name, value in watchdog or () if value is not None]
+    return pairs([(n.replace("_", " "), f"{v:g}: {one_line(known[n].description or '')}") for n, v in limits])
