@@ -293,7 +293,7 @@ def test_at_a_cap_of_tokens_the_rules_ask_on_and_the_log_says_so_and_that_the_mo
     assert facts["Planner tokens"] == "20,000 in prompts, 2 in answers"
     assert facts["Planner tokens, design"] == "10,000 in prompts, 1 in answers"
     assert facts["Planner's model, as its endpoint says"] == "m-1, then m-2: it changed 1 time between answers"
-    assert "answers by another model: m-2, until now m-1" in dict(progress_lines(landed.state))["model-0"]
+    assert "another model: m-2, until now m-1" in dict(progress_lines(landed.state))["model-0"]
 
 
 def test_a_question_of_which_no_design_is_accepted_goes_back_with_the_reason() -> None:

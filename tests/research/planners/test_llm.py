@@ -252,7 +252,7 @@ def test_the_advantage_that_is_there_anyway_is_that_of_the_jobs_algorithm(
 @pytest.mark.parametrize(("variable", "left"), [("task_weights", ()), ("reward", ("order",))])
 def test_a_slot_covers_the_words_of_what_it_does(variable: str, left: tuple[str, ...], digest: MakeDigest) -> None:
     claim = RECORDS[0].model_copy(update={"variable": variable, "control": "built-in", "treatment": "hard-last"})
-    topic = f"does the order of {variable.replace('_', ' ')} matter on arith?"
+    topic = f"{variable.replace('_', ' ')}: order on arith?"
     found = find_uncovered(digest(topic, hypotheses=(claim,)), ProposeDesign(environment="arith"))
     assert tuple(word for word in found if word == "order") == left
 

@@ -473,7 +473,7 @@ def test_a_study_that_a_model_planned_is_told_neither_of_a_topic_that_rules_cann
     by_model, by_rules = (Closing(planning(home, log, each)) for each in (ScriptedPlanner(), RulesPlanner()))
     assert by_model.suggest_next(state)["command"] == "ajet 1"
     assert "OPENAI_BASE_URL" in by_rules.suggest_next(state)["why"]
-    wanted[0] = NextQuestion("", "ajet 2", ProposedStudy(6000.0, "does it fly faster?"))
+    wanted[0] = NextQuestion("", "ajet 2", ProposedStudy(6000.0, "Flies faster?"))
     refused = by_model.suggest_next(state)
     assert (refused["command"], "OPENAI" in refused["why"], "vary" in refused["why"]) == ("", False, True)
 
