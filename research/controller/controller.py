@@ -347,7 +347,7 @@ class StudyController:
         answer = self._closing.ask_repair(state, crash, self.budget_left(state))
         if isinstance(answer, str):
             return self._append(EventType.DECISION_TAKEN, rule=REPAIR_RULE, action="end", reason=answer)
-        for run in state.runs_in("confirm"):
+        for run in (run for run in state.runs.values() if run.spec.phase == "confirm"):
             if run.active is not None:
                 self._launcher.stop(state, run, CODE_REPAIRED)
             if not is_over(self.state().runs[run.run_id]):

@@ -144,11 +144,11 @@ def _abandon(study: StudyState, event: Event, design: Design) -> None:
         raise ImpossibleEvent("an attempt of the issue that is repaired runs; expected none")
     if not any(act.turn == study.repair_turn and not act.tool_calls for act in study.planner_acts):
         raise ImpossibleEvent(f"expected the turn {study.repair_turn} before it, in which the planner sees no result")
-    runs = {run.run_id: run for run in study.runs_in("confirm")}
+    runs = {run.run_id: run for run in study.runs.values() if run.spec.phase == "confirm"}  # of any length
     issue = AbandonedIssue(event.seq, event.ts, before, design.repaired, study.lock_file, crash, runs)
     study.runs = {key: run for key, run in study.runs.items() if key not in runs}
     study.abandoned, study.crashed, study.sizing = (*study.abandoned, issue), "", None
-    study.first_launch, study.has_data = None, False
+    study.first_launch, study.has_data, study.length = None, False, None
 
 
 def _set_design(study: StudyState, design: Design) -> None:

@@ -281,7 +281,8 @@ class StudyState(RoundState):
     def repairable(self) -> RunState | None:
         """The run whose code may be repaired now, by the lock: it crashed early, as all that crashed did, and nothing
         that the lock led to was judged."""
-        design, ended = self.locked_design, [r for r in self.runs_in("confirm") if r.code == GENERATED_CODE_FAILED]
+        design, runs = self.locked_design, self.runs.values()  # of any length
+        ended = [run for run in runs if run.spec.phase == "confirm" and run.code == GENERATED_CODE_FAILED]
         judged = self.contexts or self.verdicts or self.superseded
         if not self.crashed or design is None or judged or len(self.abandoned) >= design.repairs:
             return None

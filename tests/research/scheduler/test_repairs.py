@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from studies.errors import LogCorrupt
 from studies.log.study import REPAIR_RULE
 from studies.proof import verify
 from studies.records.design import Design
+from studies.records.procedure import RunLength
 from studies.records.runs import CODE_REPAIRED, GENERATED_CODE_FAILED
 from studies.report import build_report
 from tests.research.bench import STUDY, Bench, scratch
@@ -174,6 +176,9 @@ def test_the_log_takes_no_lock_that_repairs_more_than_the_code(fast_path: Path, 
         return fold([event], fold(events))
 
     assert take(earlier).abandoned
+    longer = replace(fold(earlier), length=RunLength.model_construct(steps=99))  # of which no run is yet
+    again = fold(events[lock.seq - 1 : lock.seq], longer)
+    assert (again.runs_in("confirm"), again.length, again.crashed) == ((), None, "")
     with pytest.raises(LogCorrupt, match=why):
         take(earlier, **change(lock.payload["design"], before.payload["design"]))
     unasked = [event for event in earlier if event.payload.get("turn") != "1/repair/1"]
