@@ -98,8 +98,8 @@ class Closing:
         )
 
     def ask_repair(self, state: StudyState, crash: RunState, seconds_left: float) -> RecordedTurn | str:
-        """Return the turn that repairs the code which crashed, or why nothing is repaired. It is asked blind: without
-        looks, and with no number of any run."""
+        """Return the turn that repairs the code which crashed, or why nothing is repaired. It is asked without looks,
+        and with no number of any run but what the code itself said last."""
         assert state.design is not None
         slot, name = next(iter(state.design.arm(crash.spec.arm).slots.items()))
         last, place = crash.attempts[-1], TurnId.parse(state.repair_turn)

@@ -128,9 +128,10 @@ def repair_step(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
     if crash is None or locked is None or any(d.rule == REPAIR_RULE and d.seq > locked.seq for d in state.decisions):
         return
     seconds = -(-len(required) // max(1, limits.parallel)) * price_of(state, "confirm")
-    carried = required and seconds <= limits.seconds and len(required) <= (need.runs_left(state) or len(required))
+    carried = seconds <= limits.seconds and len(required) <= (need.runs_left(state) or len(required))
+    wanted = crash.spec.arm in {each.arm for each in required}  # by a claim that nobody vetoed
     answered = any(act.turn == state.repair_turn for act in state.planner_acts)  # whatever it took
-    if answered or (carried and state.asks_planner and need.runs_left(state) != 0):
+    if answered or (wanted and carried and state.asks_planner and need.runs_left(state) != 0):
         yield steps.AskRepair(crash.run_id)
 
 

@@ -89,7 +89,7 @@ def _plan_noise(study: StudyState, event: Event, plan: NoisePlan, hash: str, sec
 
 @rule(EventType.DESIGN_LOCKED)
 def _lock(study: StudyState, event: Event, design: Design, hash: str, file: str) -> None:
-    if study.design is not None and design.repaired:
+    if design.repaired:
         _abandon(study, event, design)
     else:
         refuse(study.design is not None, "a design was locked before; expected one lock per study")

@@ -120,7 +120,7 @@ class RunState:
         last = self.attempts[-1] if self.attempts else None
         if self.code != GENERATED_CODE_FAILED or last is None or last.code not in CRASHES or last.step is None:
             return False
-        return last.step <= EARLY * int(self.spec.job["steps"])
+        return max(last.step, last.resumed_at or 0) <= EARLY * int(self.spec.job["steps"])
 
     @property
     def seconds(self) -> float:

@@ -190,8 +190,8 @@ class RunLength(Record):
     of: int = Field(ge=0)
     """Runs of the pilot."""
     carried: bool
-    """Whether time and runs carried the pilot once more at the longer length; time counts for nothing where the budget
-    was amended since the round's first run."""
+    """Whether time and runs carried the pilot once more at the longer length, and its own code ended no run, which
+    would be forgotten; time counts for nothing where the budget was amended since the round's first run."""
 
 
 class RoundPlace(Record):

@@ -123,7 +123,7 @@ def decide_length(state: StudyState, carried: bool) -> RunLength:
     fits = most is None or int(most) - len(state.every_run) >= of
     sides = [(arm.beside[extension.before], arm.beside[extension.last]) for arm in arms]
     pairs = [(before[run], last[run]) for before, last in sides for run in before.keys() & last.keys()]
-    carried = fits and (carried or state.budget_touched)
+    carried = fits and not state.crashed and (carried or state.budget_touched)
     return decide_steps(extension, int(design.base_job["steps"]), pairs, of, carried)
 
 

@@ -191,6 +191,11 @@ def test_which_arm_has_which_runs_never_changes_the_decision(
     assert decided(values) == decided([values[at] for at in order])
 
 
+def test_a_run_that_its_own_code_ended_is_not_forgotten_for_longer_ones(piloted_state: StudyState) -> None:
+    whole, ended = decide_length(piloted_state, True), replace(piloted_state, crashed="r1")
+    assert (whole.steps, decide_length(ended, True).steps) == (LONG, SHORT)
+
+
 Decide = Callable[[list[list[float]], list[list[list[float]]]], bool]
 RULE = Extension(steps=40, before="b", last="l", rise=0.02)
 

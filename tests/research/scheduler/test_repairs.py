@@ -15,8 +15,11 @@ from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.prompts import due_schema, messages, parse_action
 from research.proposals.actions import Action, Repair, Settle
 from research.runs.files import AttemptSpec
+from research.scheduler.budget import StepLimits
+from research.scheduler.next_step import repair_step
 from studies import Event, EventType, StudyState, fold
 from studies.errors import LogCorrupt
+from studies.log.entries import Veto
 from studies.log.study import REPAIR_RULE
 from studies.proof import verify
 from studies.records.design import Design
@@ -184,6 +187,8 @@ def test_the_log_takes_no_lock_that_repairs_more_than_the_code(fast_path: Path, 
     unasked = [event for event in earlier if event.payload.get("turn") != "1/repair/1"]
     with pytest.raises(LogCorrupt, match="the turn 1/repair/1"):
         take(unasked)
+    with pytest.raises(LogCorrupt, match="expected an early crash"):
+        take(events[: before.seq - 1], inquiry=None)
 
 
 def test_nothing_is_repaired_once_a_verdict_stands(fast_path: Path) -> None:
@@ -194,6 +199,25 @@ def test_nothing_is_repaired_once_a_verdict_stands(fast_path: Path) -> None:
         folded.append(state.repairable is not None)
         assert not (folded[-1] and state.verdicts)
     assert any(folded)
+
+
+def test_code_of_a_vetoed_claim_is_not_repaired_at_the_cost_of_another_one(fast_path: Path) -> None:
+    bench = bench_of(fast_path, Settle(reason="No."))
+    one = bench.planner._claims[0]
+    bench.planner._claims = (one, one.model_copy(update={"treatment": "other", "code": AGAIN}))
+    bench.drive(bench.loop())
+    states = (fold(bench.events()[: event.seq]) for event in bench.events())
+    state = next(state for state in states if state.repairable is not None)
+    limits = StepLimits(60_000.0, 2)
+    assert [step.run_id for step in repair_step(state, limits)] == [state.crashed]
+    assert not list(repair_step(replace(state, vetoed={"h1": Veto(1, "", "no", "user")}), limits))
+
+
+def test_a_crash_after_the_attempt_went_on_late_is_late(fast_path: Path) -> None:
+    bench = bench_of(fast_path, Settle(reason="No."))
+    crash = next(run for run in bench.drive(bench.loop()).state.runs.values() if run.crashed_early)
+    on = replace(crash.attempts[-1], step=0, resumed_at=2)  # whose server was not seen again
+    assert not replace(crash, attempts=(on,)).crashed_early
 
 
 def test_a_language_model_is_asked_for_a_text_or_to_leave_it(fast_path: Path) -> None:
