@@ -259,6 +259,11 @@ class DesignDraft:
         """How many treatments one variable has, at the most."""
         return self.claims - self.families + 1
 
+    @property
+    def chosen(self) -> set[str]:
+        """Return the slots of code which training tasks are played, and how, is up to."""
+        return {slot for arm in self.comparison.arms for slot in arm.slots} - {REWARD, "advantage"}
+
     def with_candidates(self, candidates: int) -> DesignDraft:
         assert self.screen is not None
         counts = {"candidates": candidates, "initial": count_initial(candidates)}
@@ -273,8 +278,7 @@ class DesignDraft:
         """Return what its runs are judged by; raise DesignRefused for what its environment does not give."""
         metric = judge.metric(self.comparison.jobs, episodes, models=self.varies_model)
         coded = sorted({slot for arm in self.comparison.arms for slot in arm.slots})
-        chosen = {*coded} - {REWARD, "advantage"}  # which play and which tasks is up to it
-        if coded and (metric.key.startswith("logged/critic/") or (chosen and metric.kind == TRAINING_AREA)):
+        if coded and (metric.key.startswith("logged/critic/") or (self.chosen and metric.kind == TRAINING_AREA)):
             found = f"found {metric_name(metric)}, which the code of {coded[0]} makes itself; ask for another one"
             raise DesignRefused(f"expected a metric of what training does where {coded[0]} differs; {found}")
         varied = sorted({name for arm in self.comparison.arms for name in arm.overrides if name.startswith(KNOB)})
@@ -371,6 +375,8 @@ def _extend(
         fault = "arms of as many steps, to make all of them longer; found some that differ in theirs"
     elif metric.horizon is not None or kind_of(metric).rates:
         fault = f"a mean of what runs are at their end, to make them longer; found {metric_name(metric)}"
+    elif draft.chosen:
+        fault = f"training success that no code makes itself, to make runs longer by; found {min(draft.chosen)}"
     elif steps < 8 or longest <= steps:
         fault = f"runs of 8 steps or more, and more to extend them to; found {steps} and {longest}"
     else:

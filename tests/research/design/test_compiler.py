@@ -66,6 +66,11 @@ def proposed(variable: str = "group_size", control: Any = 4, treatment: Any = 16
     return make_claim(variable, control, treatment, predicted_low=-0.1, probability=0.4)
 
 
+CURRICULUM = make_claim(
+    "task_weights", "built-in", "hard", code="def task_weights(history):\n    return [1.0] * len(history)\n"
+)
+
+
 def accepted(*hypotheses: ProposedHypothesis) -> tuple[Hypothesis, ...]:
     return accept_hypotheses(Propose(hypotheses=hypotheses or (proposed(),)))
 
@@ -353,6 +358,7 @@ def test_a_design_whose_runs_may_be_longer_is_sized_by_its_pilot_and_priced_by_t
         ({"proposal": wish(steps=7)}, "found 7 and 80"),
         ({"hypotheses": accepted(proposed("steps", 10, 20))}, "found some that differ in theirs"),
         ({"hypotheses": (), "proposal": wish(screen=SCREEN)}, "found a search"),
+        ({"hypotheses": accepted(CURRICULUM)}, "found task_weights"),
         ({"requirements": StatisticalRequirements(extend_to=80, metric=RequestedMetric("area"))}, "found area"),
         ({"requirements": StatisticalRequirements(extend_to=80, metric=RequestedMetric("collapse"))}, "collapse"),
         ({"budget_s": 300}, "12 runs need about 8 min 10 s"),
