@@ -237,7 +237,7 @@ class SuccessAtTokens(MetricKind):
     def define(self, asked: Asked) -> Metric:
         spent, most = MATCHED[self.name], asked.horizon_s or math.inf  # what no training spends more than
         if self.by == BY_TOKENS:
-            most = asked.horizon * (asked.tokens or math.inf)
+            most = asked.horizon * (asked.sampled or asked.tokens or math.inf)
         if not re.fullmatch(r"[1-9]\d{0,11}", asked.of, re.ASCII) or int(asked.of) > most:
             bound = f", at most {most:,.0f}" if most < math.inf else ""
             raise Refused(

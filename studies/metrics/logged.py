@@ -107,7 +107,7 @@ class Logged(MetricKind):
         name, how = reduction.name, reduction.how
         known = dict.fromkeys(_SHARES, (1.0, 0.0)) | {"critic/success/mean": (0.0, 1.0)}
         known |= {f"critic/rewards/{which}": asked.rewards for which in ("mean", "min", "max")}
-        known |= {} if asked.tokens is None else {"response_length/mean": (float(asked.tokens), 0.0)}
+        known |= {} if asked.tokens is None else {"response_length/mean": (float(asked.sampled or asked.tokens), 0.0)}
         if reduction.ends is None and name not in known:
             told = f"expected the range of {name}, from its worst to its best value, by which a difference matters"
             raise Refused(f"{told}; found none; give it (--metric logged:{name}:{how}:0..1)")
