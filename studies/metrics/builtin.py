@@ -412,7 +412,7 @@ class MeanFact(OfPlays):
             return super().measure(metric, run)
         reduction, parts = Reduction.parse(metric.of, self.name), (*run.during, run.final)
         plain, plays = metric.model_copy(update={"of": reduction.name}), sum(len(part["episodes"]) for part in parts)
-        number = reduction.reduce([(int(part["policy_version"]), self.read(plain, part)) for part in parts])
+        number = reduction.reduce(metric, [(int(part["policy_version"]), self.read(plain, part)) for part in parts])
         return {**before_and_after(metric, run), metric.key: Value(number, plays)}
 
     def read(self, metric: Metric, part: Part) -> float:
