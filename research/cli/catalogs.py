@@ -22,6 +22,7 @@ from research.terminal import warn
 from research.text import did_you_mean
 from studies.metrics import MetricKind, kinds
 from studies.metrics.registry import BUILT_IN, GROUP, faults
+from studies.records.design import MATCHED
 from swarm.job import Job, tunables
 from swarm.models import ModelCheck
 
@@ -145,7 +146,7 @@ def _form(kind: MetricKind) -> str:
 
 
 def _unit(kind: MetricKind) -> str:
-    of_fact = "of" in kind.takes and not kind.of_environment
+    of_fact = "of" in kind.takes and not kind.of_environment and kind.name not in MATCHED
     return kind.unit or ("the fact's own" if of_fact else "a share")
 
 

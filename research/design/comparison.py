@@ -243,6 +243,12 @@ class DesignDraft:
         return any(MODEL in arm.overrides for arm in self.comparison.arms)
 
     @property
+    def played(self) -> tuple[Job, ...]:
+        """All jobs whose plays runs may be of, as far as they are known before the runs."""
+        coded = any("agent" in arm.slots for arm in self.comparison.arms)
+        return () if coded or self.screen is not None else (*self.comparison.jobs, *self.replication)
+
+    @property
     def varies_steps(self) -> bool:
         return any("steps" in arm.overrides for arm in self.comparison.arms)
 
@@ -276,7 +282,7 @@ class DesignDraft:
 
     def metric(self, judge: MetricChoice, episodes: int) -> Metric:
         """Return what its runs are judged by; raise DesignRefused for what its environment does not give."""
-        metric = judge.metric(self.comparison.jobs, episodes, models=self.varies_model)
+        metric = judge.metric(self.comparison.jobs, episodes, models=self.varies_model, played=self.played)
         coded = sorted({slot for arm in self.comparison.arms for slot in arm.slots})
         if coded and (metric.key.startswith("logged/critic/") or (self.chosen and metric.kind == TRAINING_AREA)):
             found = f"found {metric_name(metric)}, which the code of {coded[0]} makes itself; ask for another one"

@@ -12,7 +12,7 @@ import hmac
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from research.design import headroom
 from research.design.comparison import PREDICTION_LEVEL, DesignDraft, check_prediction, draft_design
@@ -31,7 +31,7 @@ from research.proposals.metric_choice import RequestedMetric, add_evaluations, d
 from research.proposals.slots import SLOTS, does_as_written
 from studies.checks.alarms import watchdog_of
 from studies.metrics import kind_of
-from studies.metrics.builtin import Gain
+from studies.metrics.builtin import Gain, TokensPerTask
 from studies.metrics.logged import FORMS, Logged
 from studies.records.alpha import ALPHA, Exploration
 from studies.records.design import Arm, Design, Hypothesis, Metric, NoisePlan, Price, is_expression
@@ -91,6 +91,10 @@ def collect_code(proposal: Propose) -> dict[str, str]:
                 f"code: expected null beside the variable {entry.variable}; found a source; leave it out"
             )
     return code
+
+
+_WIDE: Final = (Logged.name, TokensPerTask.name)
+"""Kinds of metrics whose range may be far wider than what runs come to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +234,8 @@ class DesignCompiler(SampleSizeCalculator):
         """Return what the base job's runs would be judged by in an environment; raise DesignRefused."""
         base = self.base or Job()
         job = base if environment is None else base.model_copy(update={"environment": environment})
-        return self.judge.metric((job,), self.requirements.hidden_episodes, models=bool(self.models.by_name))
+        models, size = bool(self.models.by_name), self.requirements.hidden_episodes
+        return self.judge.metric((job,), size, models=models, played=(job,))
 
     def compile(self, hypotheses: Sequence[Hypothesis], proposal: ProposeDesign) -> CompiledDesign:
         """Return the design that tests `hypotheses` (or runs a screen) and keeps the promise; raise DesignRefused."""
@@ -253,7 +258,8 @@ class DesignCompiler(SampleSizeCalculator):
             self.require_exploration(draft)
             return CompiledDesign(tuple(hypotheses), proposal, draft, self)
         if draft.replication:
-            there = self.judge.metric(draft.replication, metric.episodes, models=draft.varies_model)
+            models, played = draft.varies_model, draft.played
+            there = self.judge.metric(draft.replication, metric.episodes, models=models, played=played)
             headroom.require_replicable(metric, there)
         self._require_room(draft, metric, hypotheses)
         if self.explain_unknown_noise(draft) is not None:
@@ -305,12 +311,12 @@ class DesignCompiler(SampleSizeCalculator):
         return found
 
     def describe_wide_ranges(self, draft: DesignDraft, hypotheses: Sequence[Hypothesis]) -> Iterator[str]:
-        """Yield a sentence for each logged number of which all that runs here ever differed by would count as none."""
+        """Yield a sentence for each number, counted or logged, of which all known runs differ by what is none."""
         beside = self.measure_beside(draft, hypotheses)
         acting = [(beside[each.metric], each.smallest_effect) for claim in hypotheses for each in claim.mediators]
         for metric, named in [(self.metric(draft), draft.effect), *acting]:
             values, least = self.bank.values(draft.job, metric), named or default_effect(metric)
-            if metric.kind == Logged.name and len(values) > LEAST_DF and least > max(values) - min(values):
+            if metric.kind in _WIDE and len(values) > LEAST_DF and least > max(values) - min(values):
                 told = f"all {len(values)} runs known here lie from {min(values):g} to {max(values):g}"
                 yield f"{metric_name(metric)}: differences below {least:g} count as none, and {told}; narrow its range"
 

@@ -19,6 +19,7 @@ from studies.metrics.builtin import Gain, Success
 from studies.metrics.registry import define_metric, faults
 from studies.records.design import Metric, task_seed_of
 from studies.records.runs import TRAINING_AREA
+from swarm.environments.base import MAX_TURNS
 from swarm.environments.registry import environments
 from swarm.job import Job
 
@@ -134,8 +135,9 @@ class MetricChoice:
     study: str = ""
     """The study, whose runs are all evaluated on the same tasks; empty where nothing is run."""
 
-    def metric(self, jobs: Sequence[Job], episodes: int, *, models: bool = False) -> Metric:
-        """Return the metric of a comparison of jobs, or of `models`; raise DesignRefused where it cannot be had."""
+    def metric(self, jobs: Sequence[Job], episodes: int, *, models: bool = False, played: Sequence[Job] = ()) -> Metric:
+        """Return the metric of a comparison of jobs, or of `models`; raise DesignRefused where it cannot be had.
+        `played` are all whose plays it may be of, none where others than their environments' players play."""
         asked = self.asked or RequestedMetric(Gain.name if models else Success.name)
         environment = set_knobs(jobs[0].environment, jobs[0].environment_args)
         others = sorted(set(environments()) - {environment.name})
@@ -153,6 +155,7 @@ class MetricChoice:
             measures=environment.measures, episodes=episodes, threshold=asked.threshold, of=asked.of,
             horizon=max(job.steps * job.episodes_per_step for job in jobs), horizon_s=self._horizon_s(jobs),
             rewards=environment.reward_range, tokens=max(job.max_context for job in jobs), facts=environment.facts,
+            sampled=max(map(_most_sampled, played), default=None),
         )  # fmt: skip
         try:
             metric = define_metric(find_kind(asked.kind), given)
@@ -167,6 +170,13 @@ class MetricChoice:
         seconds = _SLACK * max(map(self.training_s, jobs))
         whole = 10.0 ** math.floor(math.log10(max(seconds, 1.0)))
         return next(part * whole for part in _ROUND if part * whole >= seconds or part == _ROUND[-1])
+
+
+def _most_sampled(job: Job) -> int:
+    environment = set_knobs(job.environment, job.environment_args)
+    turns = environment.knob(MAX_TURNS) if MAX_TURNS in environment.list_knobs() else 0
+    bounded = isinstance(turns, int) and turns > 0 and not environment.has("agent")
+    return min(job.max_context, turns * job.max_tokens) if bounded else job.max_context
 
 
 def add_evaluations(job: Job, metric: Metric) -> Job:

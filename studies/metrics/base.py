@@ -81,6 +81,8 @@ class Asked:
     rewards: tuple[float, float] = (0.0, 1.0)
     tokens: int | None = None
     """Tokens that a play may take at most (a job's `max_context`); None where nobody says."""
+    sampled: int | None = None
+    """Tokens that a play may sample at most, where fewer than that are known to be."""
     facts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """The facts that the environment declares, each from its worst to its best value."""
     of: str = ""

@@ -237,7 +237,7 @@ class SuccessAtTokens(MetricKind):
     def define(self, asked: Asked) -> Metric:
         spent, most = MATCHED[self.name], asked.horizon_s or math.inf  # what no training spends more than
         if self.by == BY_TOKENS:
-            most = asked.horizon * (asked.tokens or math.inf)
+            most = asked.horizon * (asked.sampled or asked.tokens or math.inf)
         if not re.fullmatch(r"[1-9]\d{0,11}", asked.of, re.ASCII) or int(asked.of) > most:
             bound = f", at most {most:,.0f}" if most < math.inf else ""
             raise Refused(
@@ -412,7 +412,7 @@ class MeanFact(OfPlays):
             return super().measure(metric, run)
         reduction, parts = Reduction.parse(metric.of, self.name), (*run.during, run.final)
         plain, plays = metric.model_copy(update={"of": reduction.name}), sum(len(part["episodes"]) for part in parts)
-        number = reduction.reduce([(int(part["policy_version"]), self.read(plain, part)) for part in parts])
+        number = reduction.reduce(metric, [(int(part["policy_version"]), self.read(plain, part)) for part in parts])
         return {**before_and_after(metric, run), metric.key: Value(number, plays)}
 
     def read(self, metric: Metric, part: Part) -> float:

@@ -75,7 +75,7 @@ class Reduction(NamedTuple):
         how = {"last": f"mean of the last {LAST} steps", "slope": "rise over all steps", "max": "largest of all steps"}
         return how.get(self.how, f"mean of steps {self.steps[0]} to {self.steps[1]}")
 
-    def reduce(self, rows: Sequence[tuple[int, float | None]]) -> float:
+    def reduce(self, metric: Metric, rows: Sequence[tuple[int, float | None]]) -> float:
         """Return the number of a training of what its steps tell, None for nothing; Refused where fewer than half of
         those that it is of tell any."""
         rows = [row for row in rows if self.steps[0] <= row[0] <= self.steps[1]][-LAST if self.how == "last" else 0 :]
@@ -89,7 +89,9 @@ class Reduction(NamedTuple):
         middle = fmean(step for step, _ in points)
         squares = math.fsum((step - middle) ** 2 for step, _ in points)
         rise = math.fsum((step - middle) * value for step, value in points) / squares
-        return rise * (points[-1][0] - points[0][0])
+        rise *= points[-1][0] - points[0][0]
+        within = max(values) - min(values) <= (most := abs(metric.best))
+        return min(max(rise, -most), most) if within else rise  # a line rises by more than a sudden rise itself
 
 
 class Logged(MetricKind):
@@ -107,7 +109,7 @@ class Logged(MetricKind):
         name, how = reduction.name, reduction.how
         known = dict.fromkeys(_SHARES, (1.0, 0.0)) | {"critic/success/mean": (0.0, 1.0)}
         known |= {f"critic/rewards/{which}": asked.rewards for which in ("mean", "min", "max")}
-        known |= {} if asked.tokens is None else {"response_length/mean": (float(asked.tokens), 0.0)}
+        known |= {} if asked.tokens is None else {"response_length/mean": (float(asked.sampled or asked.tokens), 0.0)}
         if reduction.ends is None and name not in known:
             told = f"expected the range of {name}, from its worst to its best value, by which a difference matters"
             raise Refused(f"{told}; found none; give it (--metric logged:{name}:{how}:0..1)")
@@ -123,7 +125,7 @@ class Logged(MetricKind):
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
         played = sum(row["metrics"].get(BY_EPISODES) or 0 for row in run.history)
         reduction = Reduction.parse(metric.of, self.name)
-        number = reduction.reduce([(int(row["step"]), _read(row, reduction.name)) for row in run.history])
+        number = reduction.reduce(metric, [(int(row["step"]), _read(row, reduction.name)) for row in run.history])
         return {**before_and_after(metric, run), metric.key: Value(number, max(1, round(played)))}
 
 

@@ -102,6 +102,7 @@ def test_metrics_are_listed_and_explained(ajet: Ajet) -> None:
     assert "episodes:THRESHOLD" in ajet("metric", "list").out
     for name, part in {"episodes": "faster", "reward": "unit    reward", "fact": "unit    the fact's own"}.items():
         assert part in ajet("metric", "explain", name).out
+    assert "unit    a share" in ajet("metric", "explain", "success-at-tokens").out
     ajet("metric", "explain", "episode").refused("episodes")
 
 

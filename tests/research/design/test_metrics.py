@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from research.design.comparison import StatisticalRequirements
-from research.design.compiler import accept_hypotheses, seed_source
+from research.design.compiler import DesignCompiler, accept_hypotheses, seed_source
 from research.design.headroom import require_replicable
 from research.design.noise_bank import NoiseBank, job_key, metric_key
 from research.design.pricing import Estimates, make_pricing
@@ -16,7 +17,7 @@ from research.proposals.actions import Propose, ProposeDesign, ProposedKnob, Pro
 from research.proposals.metric_choice import MetricChoice, RequestedMetric
 from studies.records.base import digest
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, NoisePlan
-from studies.records.procedure import Noise
+from studies.records.procedure import Noise, Screen
 from studies.records.runs import noise_spec, screen_spec, zero_lr_spec
 from studies.statistics.proportions import power_of_rates
 from swarm.job import Job
@@ -76,6 +77,37 @@ def test_a_time_is_locked_with_its_horizon_effect_and_margin_in_its_unit() -> No
     assert found.collapse is None  # a training that reached the threshold reached it, whatever became of it
     assert found.hypotheses[0].statement.startswith("group_size = 16 needs fewer episodes")
     assert "evaluate_after" not in {name for name, value in found.base_job.items() if value}
+
+
+LENGTHS = RequestedMetric.parse("logged:response_length/mean:last")
+ELSEWHERE = ProposedReplication(environment="arith")
+
+
+def test_answers_are_as_long_as_turns_and_tokens_of_the_plays_let_them() -> None:
+    """Of what other players play, of candidates and of games without a bound, it is the context."""
+    judge = MetricChoice(LENGTHS, Estimates().training)
+    longer = Job(max_tokens=100, environment_args={"max_turns": 3})
+    played = [(CONTROL,), (CONTROL, longer), (longer, Job(environment="arith")), ()]
+    assert [judge.metric([CONTROL], 512, played=jobs).worst for jobs in played] == [64.0, 300.0, 2048.0, 2048.0]
+    settings = means(NoiseBank(), LENGTHS)
+    for wish, most in ((WISH, 64.0), (trained(40, replication=ELSEWHERE), 2048.0)):
+        assert compiled(accepted(reach=50.0), wish, **settings).metric.worst == most
+    draft = DesignCompiler(**settings).compile(accepted(reach=50.0), WISH).draft
+    arms = (*draft.comparison.arms[:1], Arm(name="mine", overrides={"agent": "mine"}))
+    others = {"comparison": replace(draft.comparison, arms=arms)}, {"screen": Screen.model_construct()}
+    assert [replace(draft, **other).played for other in others] == [(), ()]
+
+
+@pytest.mark.parametrize(("asked", "level", "sd", "told"), [
+    ("tokens", 1000.0, 20.0, 1), ("tokens", 1000.0, 200.0, 0), ("success", 0.5, 0.02, 0),
+])  # fmt: skip
+def test_a_cut_of_tokens_by_which_all_known_runs_are_alike_is_told(
+    asked: str, level: float, sd: float, told: int
+) -> None:
+    """Runs known here lie within two standard deviations of each other, and a tenth of the range counts."""
+    judged, claims = RequestedMetric(asked), accepted(reach=0.5)
+    compiler = DesignCompiler(**means(known(level, sd, metric(judged)), judged))
+    assert len(list(compiler.describe_wide_ranges(compiler.compile(claims, WISH).draft, claims))) == told
 
 
 def screen_of(field: str, values: tuple[Any, ...], best: float) -> ProposeDesign:

@@ -51,6 +51,16 @@ def test_ranges_follow_from_the_name_or_are_given_and_a_slope_may_fall_as_far_as
         assert RequestedMetric.parse(f"logged:{of}").text == f"logged:{of}"
 
 
+def test_a_sudden_rise_counts_as_the_range_and_values_beyond_it_are_refused() -> None:
+    """A straight line over four steps of 0 and four of 1 rises by 4/3."""
+    own = metric("critic/success/mean:slope")
+    for sign, values in ((1, (0.0,) * 4 + (1.0,) * 4), (-1, (1.0,) * 4 + (0.0,) * 4)):
+        assert values_of(own, logged("critic/success/mean", *values))[own.key].value == sign
+    wide = metric("actor/entropy:slope:0..1")
+    with pytest.raises(Refused, match="within its range"):
+        values_of(wide, logged("actor/entropy", 0.0, 3.0, 6.0))
+
+
 def test_constant_groups_are_read_as_a_share_of_the_steps_groups() -> None:
     own = metric("batch/constant_groups:last")
     value = values_of(own, logged("batch/constant_groups", 4.0, 2.0, 3.0, **{"batch/groups": 8.0}))[own.key].value
