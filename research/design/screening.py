@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Never
 
 from research.errors import NotReady
 from studies.records.base import JsonValue
@@ -37,12 +38,14 @@ class ScreenProgress:
     allowed: Allowed = bool
 
     def __post_init__(self) -> None:
-        screen = self.screen
-        if len(screen.rungs) > 1 or (screen.sampler, screen.bound is None) not in (("grid", True), ("surface", False)):
-            raise NotReady(
-                f"expected a screen of one length by a bound of the response surface; found {len(screen.rungs)} by "
-                f"{screen.sampler}, which an older ajet locked; finish it there, or ask again"
-            )
+        if len(self.screen.rungs) > 1:
+            self._refuse()
+
+    def _refuse(self) -> Never:
+        raise NotReady(
+            f"expected a screen of one length by a bound of the response surface; found {len(self.screen.rungs)} by "
+            f"{self.screen.sampler}, which an older ajet locked; finish it there, or ask again"
+        )
 
     def next_candidate(self) -> Arm | None:
         """Return the next candidate; None when enough were asked, or every combination was."""
@@ -54,6 +57,8 @@ class ScreenProgress:
         known, points = self._known_scores(), self._points
         if screen.sampler == "grid":
             point = min(free)
+        elif screen.sampler != "surface" or screen.bound is None:
+            self._refuse()
         elif index < screen.initial or not known:
             point = choose_balanced([*points.values(), *self._control_point], free)
         else:

@@ -236,7 +236,7 @@ class ActionConversation:
                 completion = ChatCompletion.model_validate_json(self._fetch_body())
             except ValidationError as error:
                 raise UnusableAnswer(f"the endpoint's reply is no chat completion: {describe(error)}") from error
-            if isinstance(completion.model, str) and (model := sanitize_line(completion.model)):
+            if isinstance(completion.model, str) and (model := sanitize_line(completion.model, _MOST_OF_NAME)):
                 self._models[model] = None
             message, ended = completion.choices[0].message, completion.choices[0].finish_reason
             self._count(completion.usage, "tools" if message.tool_calls and self._ways[0][0] else self._context.stage)

@@ -48,8 +48,8 @@ def parse_action(context: PlannerContext, answer: Mapping[str, Any]) -> actions.
     others, due = alternative_actions(context), ACTIONS[context.stage]
     kind = others.get(str(answer.get("action")), due)
     theirs = {name for other in others.values() for name in other.model_fields} - set(due.model_fields)
-    given = answer.keys() - theirs if kind is due else answer.keys() & kind.model_fields.keys()
-    action: actions.Action = kind.model_validate({name: answer[name] for name in given})
+    dropped = theirs if kind is due else answer.keys() - kind.model_fields  # in order: refusals are recorded by it
+    action: actions.Action = kind.model_validate({name: answer[name] for name in answer if name not in dropped})
     return action
 
 

@@ -468,8 +468,10 @@ def _screen_progress(state: StudyState, design: Design, screen: Screen) -> Scree
         screen, control_values(design), tuple(state.candidates.values()), scores(state),
         screen_metric(design.metric).higher_is_better, _cached_check(canonical(design.base_job)),
     )  # fmt: skip
-    if need.was_cut(state):
-        return replace(progress, screen=screen.model_copy(update={"candidates": len(progress.asked)}))
+    if need.was_cut(state):  # what an older version gave up then was never tried
+        left = {run.spec.arm for run in state.runs_in("screen") if run.code == steps.BUDGET_CODE}
+        asked = tuple(arm for arm in progress.asked if arm.name not in left)
+        return replace(progress, asked=asked, screen=screen.model_copy(update={"candidates": len(asked)}))
     return progress
 
 

@@ -105,9 +105,17 @@ TWO_RUNGS = {"rungs": (Rung(steps=10, keep=4), Rung(steps=20, keep=2))}
 
 
 @pytest.mark.parametrize("changes", [{"sampler": "random"}, {"sampler": "tpe"}, {"bound": None}, TWO_RUNGS])
-def test_a_screen_that_an_older_version_locked_is_not_gone_on_with(changes: dict[str, Any]) -> None:
+def test_a_screen_that_an_older_version_locked_asks_no_one_more(changes: dict[str, Any]) -> None:
     with pytest.raises(NotReady):
-        begun(a_screen(**changes))
+        begun(a_screen(**changes)).next_candidate()
+
+
+@pytest.mark.parametrize("changes", [{"sampler": "random"}, {"sampler": "tpe"}, {"bound": None}])
+def test_a_screen_of_an_older_version_that_asked_all_is_decided_by_its_rule(changes: dict[str, Any]) -> None:
+    usual = drive(a_screen(**({} if "bound" in changes else {"sampler": "grid"})), bowl)
+    older = replace(usual, screen=usual.screen.model_copy(update=changes))
+    assert older.next_candidate() is None
+    assert older.select().kept == usual.select().kept
 
 
 def test_lower_is_better_where_the_metric_says_so() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from research.design.compiler import accept_hypotheses
 from research.design.pricing import make_pricing
@@ -15,6 +16,7 @@ from research.errors import BadTopic, PlannerFailed
 from research.planners.context import Check, PlannerContext, PlannerTurn, field_specs
 from research.planners.endpoint import OpenAiEndpoint
 from research.planners.llm import LlmPlanner, PlannerOptions, UnusableAnswer, parse_json_object
+from research.planners.prompts import parse_action
 from research.planners.topic import find_uncovered
 from research.proposals.actions import Decline, Propose, ProposeDesign
 from studies.records.base import canonical
@@ -262,6 +264,15 @@ def test_who_answered_is_kept_by_the_name_that_the_endpoint_gives(digest: MakeDi
     turn, _ = ask([says("turtles"), Reply(body=other)], digest(TOPIC))
     assert turn.models == ("scripted", "scripted-2")
     assert turn.payload()["models"] == ["scripted", "scripted-2"]
+    turn, _ = ask([Reply(body={**says(PROPOSAL).body, "model": "long" * 99})], digest(TOPIC))
+    assert len(turn.models[0]) == 120
+
+
+def test_a_refusal_names_unknown_fields_in_the_order_of_the_answer(digest: MakeDigest) -> None:
+    strange = dict.fromkeys(("zeta", "alpha", "mu", "beta"), 1)
+    with pytest.raises(ValidationError) as refused:
+        parse_action(digest(TOPIC), {**PROPOSAL, **strange})
+    assert [error["loc"][0] for error in refused.value.errors()] == [*strange]
 
 
 @pytest.mark.parametrize("design", [False, True])

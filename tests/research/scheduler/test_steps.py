@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from research.controller.progress import progress_lines
 from research.scheduler.required_runs import find_failure
-from research.scheduler.steps import NO_MORE_CANDIDATES, SHRINK_RULE
+from research.scheduler.steps import BUDGET_CODE, END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
 from studies import EventType, StudyState
 from studies.log.entries import AttemptState, AttemptStatus, RunState
+from studies.log.fold import fold
 from studies.records.design import Design, Metric, RunSpec
 from studies.records.procedure import Amendment, Replication, Rung, Screen, ScreenField
 from studies.records.runs import EXCLUDED_CODES, GENERATED_CODE_FAILED, INVALID_CODES, WITHIN_REACH_OF_CODE, WORST_CODES
@@ -105,6 +106,19 @@ def test_a_screen_of_slow_runs_leaves_the_confirmation_its_time_and_says_once_wh
     assert ("about 60 s" in reason, "lock 10 s" in reason) == (True, True)
     lines = [line for _, line in progress_lines(state) if SHRINK_RULE in line or "shorten" in line]
     assert (len(lines), reason in lines[0]) == (2, True)
+
+
+def test_what_an_older_version_gave_up_of_its_screen_is_not_ranked(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=wide())
+    with pytest.raises(Cut):
+        bench.drive(bench.loop(33))
+    bench.append(EventType.DECISION_TAKEN, rule=SHRINK_RULE, action=END_SCREEN, reason="no time")
+    left = [run for run in fold(bench.events()).runs_in("screen") if not run.measurements]
+    for given_up in left:
+        bench.append(EventType.RUN_INVALIDATED, run_id=given_up.run_id, code=BUDGET_CODE, reason="no time")
+    state = bench.drive(bench.loop()).state
+    assert left
+    assert state.selection.scores.keys() == state.candidates.keys() - {run.spec.arm for run in left}
 
 
 def test_what_is_given_up_follows_from_times_and_never_from_results(fast_path: Path) -> None:
