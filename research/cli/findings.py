@@ -152,7 +152,7 @@ def findings(
     }
     lines: list[Table | Text]
     if shown:
-        lines = [make_table(_HEADER, map(_row, shown), wraps=_HEADER[-1:])]
+        lines = [make_table(_HEADER, map(_row, shown), wraps=_HEADER)]
     elif words and collection.findings:
         lines = [Text(f"none of {len(collection.findings)} findings has all of these words")]
     else:

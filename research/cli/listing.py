@@ -57,6 +57,6 @@ def list_studies(json: Json = False) -> None:
     with show_progress(json, "reading studies", lambda line: None):
         studies = read_listing(home, log)
     names = ("study", "status", "runs", "verdicts", "created", "topic")
-    table = make_table(names, [line.row for line in studies], wraps=names[-1:])
+    table = make_table(names, [line.row for line in studies], wraps=names)
     none = 'no study yet; begin one with: ajet research "..."'
     answer(json, [line.summary for line in studies], table if studies else none)

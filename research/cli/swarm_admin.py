@@ -149,7 +149,7 @@ def shares(
         metrics, trained = client.status().metrics, client.job()
         rows = [_stream_row(stream, metrics, trained) for stream in found]
     none = "no stream has played yet, and the job gives no shares"
-    table = make_table(_HEADER, map(_cells, rows))
+    table = make_table(_HEADER, map(_cells, rows), wraps=_HEADER[:1])
     answer(json, {"changed": bool(wanted), "streams": rows}, table if rows else none)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from research.cli import app
 from research.cli.catalogs import explanations
 from research.installation.home import Home
 from studies import EventLog, EventType
@@ -102,6 +103,17 @@ def test_a_corrupt_study_is_listed_and_stops_no_command_on_others(ajet: Ajet, fi
         ended = ajet(*command)
         assert (ended.code != 2, "Traceback" in ended.err) == (True, False), (command, ended.err)
     ajet("study", "show", "torn").refused("torn")
+
+
+def test_a_narrow_terminal_takes_nothing_from_a_list(
+    ajet: Ajet, study: Synthetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = "".join(ajet("study", "list").out.split())
+    monkeypatch.setattr(app, "_WIDE", 40)
+    app.console.cache_clear()
+    narrow = "".join(ajet("study", "list").out.split())
+    app.console.cache_clear()
+    assert ("…" in narrow, sorted(narrow)) == (False, sorted(whole))
 
 
 def test_code_is_named_with_its_hash_and_its_language(ajet: Ajet, study: Synthetic) -> None:

@@ -251,6 +251,13 @@ async def test_an_end_is_acknowledged_once_it_is_written_and_meanwhile_nothing_e
     assert scene.rollout.groups.collected == 1
 
 
+async def test_an_end_told_again_changes_nothing_and_another_one_is_refused(scene: Scene) -> None:
+    played = await play(scene, "b")
+    assert (await scene.end(played, 1.0)).state == (await scene.end(played, 1.0)).state == "ended"
+    with pytest.raises(errors.EpisodeEnded, match="another reward"):
+        await scene.end(played, -1.0)
+
+
 async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spinning(scene: Scene) -> None:
     scene.rollout.groups._most_bytes = 500
     waiting = asyncio.create_task(scene.rollout.wait_until(lambda: scene.rollout.groups.complete))
