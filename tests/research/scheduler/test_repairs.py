@@ -18,6 +18,7 @@ from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.prompts import due_schema, messages, parse_action
 from research.proposals.actions import Action, Repair, Settle
 from research.runs.files import AttemptSpec
+from research.runs.workers import MOST_LAST_WORDS
 from research.scheduler.budget import StepLimits
 from research.scheduler.next_step import repair_step
 from studies import Event, EventType, StudyLog, StudyState, fold
@@ -97,12 +98,13 @@ def test_repaired_code_begins_all_arms_anew_and_no_run_of_before_is_in_a_verdict
 
 def test_the_turn_is_blind(fast_path: Path) -> None:
     bench = bench_of(fast_path, Repair(code=MENDED))
+    bench.sandbox.words = "a" * MOST_LAST_WORDS + "b"
     bench.drive(bench.loop())
     [shown] = [digest for digest in bench.planner.shown if digest.stage == "repair"]
     assert shown.tools is None
     facts = shown.facts()
     assert facts.keys() == {"topic", "hypotheses", "crash"}
-    told = {"source": BROKEN, "step": "1 of 3", "ended_by": "client_died", "quoted": "x"}
+    told = {"source": BROKEN, "step": "1 of 3", "ended_by": "client_died", "quoted": "a" * (MOST_LAST_WORDS - 1) + "b"}
     assert {name: facts["crash"][name] for name in told} == told
 
 
