@@ -106,7 +106,7 @@ class Closing:
         told = {
             "slot": slot, "signature": SLOTS[slot].signature, "called": SLOTS[slot].does, "name": name,
             "source": state.design.code[name], "environment": crash.spec.environment, "ended_by": last.code,
-            "step": f"{last.step} of {crash.spec.job['steps']}", "quoted": last.reason[:MOST_LAST_WORDS],
+            "step": f"{last.step} of {crash.spec.job['steps']}", "quoted": last.reason[-MOST_LAST_WORDS:],
         }  # fmt: skip
         with _unless_it_fails(f"no answer of the turn {place.key}"):
             inputs = self._planning.build_inputs(state, lambda: seconds_left, NoiseBank())

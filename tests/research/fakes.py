@@ -186,6 +186,8 @@ class FakeSandbox:
     begins: Callable[[RunSpec], float] = lambda spec: 0.2
     seconds: float = 5.0
     """What a finished attempt says it took."""
+    words: str = "x"
+    """Why one crashed."""
     starts: Counter[str] = field(default_factory=Counter)
     handles: dict[str, FakeHandle] = field(default_factory=dict)
     others: list[FakeOther] = field(default_factory=list)
@@ -297,7 +299,7 @@ class FakeHandle:
             case "failed":
                 return self._failed("server_died")
             case "crashed" | "crashed late":
-                return self._failed("client_died", step=1 if how == "crashed" else 3)
+                return self._failed("client_died", step=1 if how == "crashed" else 3, reason=self._sandbox.words)
             case "engine gone":
                 return self._failed(ENGINE_GONE)
             case "garbled":
@@ -311,7 +313,7 @@ class FakeHandle:
             case _:
                 return ENDS.get(how)
 
-    def _failed(self, code: str, **more: int) -> Exit:
+    def _failed(self, code: str, **more: int | str) -> Exit:
         outcome = {"status": "failed", "code": code, "reason": "x", "seconds": 1.0, "stages": {}, **more}
         self._folder.outcome.write_text(json.dumps(outcome))
         return Exit("error", 1)

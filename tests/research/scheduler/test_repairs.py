@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,15 @@ import numpy as np
 import pytest
 from scipy.stats import norm, ttest_ind
 
+from research.controller import interventions
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.prompts import due_schema, messages, parse_action
 from research.proposals.actions import Action, Repair, Settle
 from research.runs.files import AttemptSpec
+from research.runs.workers import MOST_LAST_WORDS
 from research.scheduler.budget import StepLimits
 from research.scheduler.next_step import repair_step
-from studies import Event, EventType, StudyState, fold
+from studies import Event, EventType, StudyLog, StudyState, fold
 from studies.errors import LogCorrupt
 from studies.log.entries import Veto
 from studies.log.study import REPAIR_RULE
@@ -26,9 +30,9 @@ from studies.records.design import Design
 from studies.records.procedure import RunLength
 from studies.records.runs import CODE_REPAIRED, GENERATED_CODE_FAILED
 from studies.report import build_report
-from tests.research.bench import STUDY, Bench, scratch
+from tests.research.bench import STUDY, Bench, Cut, scratch
 from tests.research.factories import make_claim
-from tests.research.fakes import ScriptedPlanner
+from tests.research.fakes import BASE, ScriptedPlanner
 
 BROKEN, MENDED, AGAIN = "=reward / success", "=reward - 0.01 * turns", "=reward - 0.02 * turns"
 
@@ -94,12 +98,13 @@ def test_repaired_code_begins_all_arms_anew_and_no_run_of_before_is_in_a_verdict
 
 def test_the_turn_is_blind(fast_path: Path) -> None:
     bench = bench_of(fast_path, Repair(code=MENDED))
+    bench.sandbox.words = "a" * MOST_LAST_WORDS + "b"
     bench.drive(bench.loop())
     [shown] = [digest for digest in bench.planner.shown if digest.stage == "repair"]
     assert shown.tools is None
     facts = shown.facts()
     assert facts.keys() == {"topic", "hypotheses", "crash"}
-    told = {"source": BROKEN, "step": "1 of 3", "ended_by": "client_died", "quoted": "x"}
+    told = {"source": BROKEN, "step": "1 of 3", "ended_by": "client_died", "quoted": "a" * (MOST_LAST_WORDS - 1) + "b"}
     assert {name: facts["crash"][name] for name in told} == told
 
 
@@ -127,6 +132,37 @@ def test_nothing_is_asked_beyond_what_lock_and_budget_allow(fast_path: Path, mor
     state = bench.drive(bench.loop()).state
     assert (asked_for(bench), len(state.abandoned)) == (asked, asked)
     assert {verdict.verdict for verdict in state.verdicts} <= {"invalid"}
+
+
+def test_code_that_crashes_once_runs_are_longer_is_repaired_for_both_lengths(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.research.bench.BASE", BASE.model_copy(update={"steps": 8}))
+    bench = bench_of(
+        fast_path, Repair(code=MENDED), extend_to=16, approve="stages",
+        script=lambda order: "crashed" if (order.spec.code, order.spec.job["steps"]) == (BROKEN, 16) else "ok",
+    )  # fmt: skip
+    bench.approves, bench.build_report = True, build_report
+    state = bench.drive(bench.loop()).state
+    [issue], asked = state.abandoned, [(each.question.stage, each.question.lock) for each in state.questions]
+    assert asked == [(stage, lock) for lock in (issue.hash, state.design_hash) for stage in ("pilot", "longer pilot")]
+    for runs in (issue.runs, state.runs):
+        assert Counter(run.spec.job["steps"] for run in runs.values()) == {8: 8, 16: 8}
+    assert (state.length.steps, [verdict.verdict for verdict in state.verdicts]) == (16, ["equivalent"])
+    assert proof(bench).drifts == ()
+
+
+def test_a_budget_that_ends_while_code_is_repaired_leaves_no_claim(fast_path: Path) -> None:
+    bench = bench_of(fast_path, Repair(code=MENDED))
+    bench.sandbox.clock = bench.clock
+    while all(run.code != CODE_REPAIRED for run in bench.loop().state().runs.values()):
+        with suppress(Cut):
+            bench.drive(bench.loop(0))
+    interventions.change_budget(StudyLog(bench.log, STUDY), bench.loop().state().worked_s + 0.001, "enough seen")
+    assert bench.drive(bench.loop()).state.verdicts == ()
+    bench.append(EventType.STUDY_RESUMED)
+    state = bench.drive(bench.loop()).state
+    assert (len(state.abandoned), [verdict.verdict for verdict in state.verdicts]) == (1, ["invalid"])
 
 
 @pytest.mark.parametrize("written", [True, False])
