@@ -226,13 +226,13 @@ class NoiseBank:
         if version != str(RESULTS_VERSION):
             return cls(left_out=_count_left_out(version, len(collected)))
         observed = [
-            _observe(run, metric)
+            (metric is run.spec.metric, _observe(run, metric))
             for run in collected
             for metric in (run.spec.metric, *run.spec.metric.beside.values())
             if metric is run.spec.metric or metric.key in run.measurements
         ]
-        seen = (entry for entry in observed if isinstance(entry, Observation))
-        reasons = Counter(entry for entry in observed if isinstance(entry, str))
+        seen = (entry for _, entry in observed if isinstance(entry, Observation))
+        reasons = Counter(entry for own, entry in observed if own and isinstance(entry, str))  # a run counts once
         asked = (run for run in every if run.spec.arm == PLUMBING_ARM and run.conditions and run.conditions.stillness)
         jobs = ((run.spec.environment, parse_job(run.spec.job)) for run in asked if find_fault(run.conditions) is None)
         checked = frozenset((environment, model_key(job)) for environment, job in jobs if job is not None)

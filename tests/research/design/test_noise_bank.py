@@ -26,10 +26,11 @@ from research.design.noise_bank import (
     setting_key,
 )
 from research.installation.home import Home
-from research.installation.studies import FIRST_VERSION, RESULTS_VERSION
-from studies import EventLog
-from studies.records.design import Metric
+from research.installation.studies import FIRST_VERSION, RESULTS_VERSION, VERSION_KEY
+from studies import EventLog, RunState, StudyState
+from studies.records.design import Metric, RunSpec
 from studies.records.procedure import Noise
+from studies.records.runs import Measurement
 from swarm.job import Job
 from tests.golden import assert_golden
 from tests.research.banks import bank, group
@@ -236,6 +237,20 @@ def test_a_home_learns_from_all_its_studies(home: Home) -> None:
     assert noise.sd == pytest.approx(math.sqrt(fmean(map(variance, values))))
     assert_golden(noise.basis)
     assert whole.observations == load_shipped_bank().observations | own.observations
+
+
+def test_a_run_is_left_out_once_whatever_else_is_measured_of_it() -> None:
+    beside = metric().model_copy(update={"key": "logged/beside"})
+    judged = metric().model_copy(update={"beside": {"beside": beside}})
+    spec = RunSpec(study="s1", design_hash="d" * 64, arm="a", seed=1, environment="guess", job={}, metric=judged,
+                   code="=reward")  # fmt: skip
+    told = {
+        key: Measurement(run_id=spec.run_id, key=key, value=0.5, n=8, sha256="0" * 64)
+        for key in (judged.key, beside.key)
+    }
+    run = RunState(spec.run_id, spec, collected={"snapshot": {}}, measurements=told)
+    state = StudyState(versions={VERSION_KEY: str(RESULTS_VERSION)}, runs={run.run_id: run})
+    assert NoiseBank.of_study(state).left_out == {"a run with code of its own": 1}
 
 
 def test_corrupt_logs_and_other_results_versions_are_left_out_and_counted(home: Home) -> None:
