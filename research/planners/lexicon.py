@@ -87,15 +87,15 @@ FRAME = ARTICLES | stems(
     "does do did doing is are was be been can could will would should shall may might must has have had get gets make "
     "makes making give gives let lets it its this that these those there i we you in on to for and or how "
     "what which why whether where much study test compare comparing comparison try find show tell see know explain "
-    "examine investigate check please effect influence impact affect affects limit limits change changes choice choose pick matter "
-    "difference train trains trained training learn learns learned learning agent agents policy rl "
+    "examine investigate check please effect influence impact affect affects limit limits change changes choice "
+    "choose pick matter difference train trains trained training learn learns learned learning agent agents policy rl "
     "reinforcement task tasks game games environment play playing run end work works value values setting use "
     "want need really actually"
 )
 """Words that hold a sentence together, and ask for nothing."""
 PHRASES: tuple[tuple[str, TopicWord], ...] = (
-    ("better;lift;lifts;improve;improves;improvement;help;helps;helpful;boost;boosts;benefit;benefits;solve more;solve more of;"
-     "solves more;solves more of;learn more;more success", TopicWord("effect", "", claim="increase")),
+    ("better;lift;lifts;improve;improves;improvement;help;helps;helpful;boost;boosts;benefit;benefits;solve more;"
+     "solve more of;solves more;solves more of;learn more;more success", TopicWord("effect", "", claim="increase")),
     ("worse;worsen;hurt;hurts;harm;harms;harmful;hinder;hinders;impair;impairs;degrade;degrades;damage;solve fewer;"
      "solve less", TopicWord("effect", "", claim="decrease")),
     ("faster;quicker;sooner;faster learning;learn faster;speed up;speeds up;sample efficient;more sample efficient;"
