@@ -28,7 +28,7 @@ from studies.metrics import kind_of
 from studies.metrics.base import LEAST_POINTS
 from studies.metrics.builtin import Success
 from studies.records.alpha import MOST_ROUNDS
-from studies.records.design import KNOB, MODEL, MOST_REPAIRS, REWARD, Arm, Hypothesis, Kind, Metric
+from studies.records.design import KNOB, MATCHED, MODEL, MOST_REPAIRS, REWARD, Arm, Hypothesis, Kind, Metric
 from studies.records.procedure import Extension, Prediction, Rung, Screen, ScreenField
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name
@@ -379,7 +379,7 @@ def _extend(
         fault = "settings that are compared, to make all their runs longer; found a search"
     elif draft.varies_steps:
         fault = "arms of as many steps, to make all of them longer; found some that differ in theirs"
-    elif metric.horizon is not None or kind_of(metric).rates:
+    elif metric.horizon is not None or kind_of(metric).rates or metric.kind in MATCHED:
         fault = f"a mean of what runs are at their end, to make them longer; found {metric_name(metric)}"
     elif draft.chosen:
         fault = f"training success that no code makes itself, to make runs longer by; found {min(draft.chosen)}"

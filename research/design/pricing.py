@@ -457,7 +457,8 @@ class BudgetCheck:
         """Return the flags of a budget that carries the stages; empty where this one does."""
         spent, need, flags = self.budget.wall_clock_s - self.left, self.cost(stages), []
         if need > self.left:
-            flags.append(f"--budget {format_flag(need + spent)}")
+            amended = " (ajet study amend)" if spent >= 1 else ""  # of a study that has begun
+            flags.append(f"--budget {format_flag(need + spent)}{amended}")
         runs = self.runs_made + sum(stage.runs for stage in stages)
         if self.budget.max_runs is not None and runs > self.budget.max_runs:
             flags.append(f"--max-runs {runs}")

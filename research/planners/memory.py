@@ -104,7 +104,8 @@ def read_papers(folder: Path, note: Callable[[str], None]) -> dict[str, bytes]:
     """Return the texts in a folder by their path in it; `note` hears of files that are none. Raises BadInput."""
     try:
         files = sorted(path for path in folder.rglob("*") if path.is_file())
-        texts = {path.relative_to(folder).as_posix(): path for path in files if path.suffix.lower() in _SUFFIXES}
+        plain = [path for path in files if not path.is_symlink()]  # a link shows a model what lies elsewhere
+        texts = {path.relative_to(folder).as_posix(): path for path in plain if path.suffix.lower() in _SUFFIXES}
         size = sum(path.stat().st_size for path in texts.values())
         if not 0 < len(texts) <= _MOST_FILES or size > _MOST_BYTES:
             raise BadInput(
@@ -112,7 +113,7 @@ def read_papers(folder: Path, note: Callable[[str], None]) -> dict[str, bytes]:
                 f"found {len(texts)} of {size:,} bytes in {folder}; pdftotext makes texts of others"
             )
         if other := len(files) - len(texts):
-            note(f"--read: {other} files are neither .txt nor .md, and are not read; pdftotext makes texts")
+            note(f"--read: {other} files are no plain .txt or .md, and are not read; pdftotext makes texts")
         return {name: path.read_bytes() for name, path in texts.items()}
     except OSError as error:
         raise BadInput(f"expected a folder of texts to --read; {folder}: {error.strerror}; name another") from error

@@ -24,7 +24,7 @@ from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, field_val
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS, code_name
 from research.text import did_you_mean
-from studies.records.design import BUILT_IN, LEAST_RUNGS, MODEL, MOST_MEDIATORS, is_expression
+from studies.records.design import BUILT_IN, KNOB, LEAST_RUNGS, MODEL, MOST_MEDIATORS, is_expression
 from swarm.job import Job
 
 EXAMPLE = "--vary group_size=4,16 --env guess"
@@ -95,6 +95,9 @@ class RequestedComparison:
             raise BadTopic(f"expected at most {MOST_MEDIATORS} --mediator, each once; found {', '.join(mediators)}")
         if (apart := _EVALUATE.get(evaluate)) is None:
             raise BadTopic(f"--evaluate: expected {', '.join(_EVALUATE)}; found {evaluate!r}")
+        if apart and varied and not any(name.startswith(KNOB) for name in varied):
+            found = f"found {', '.join(varied)}; leave it out"
+            raise BadTopic(f"expected --evaluate {evaluate} where a knob is varied; {found}")
         return cls(varied, constant, models=models, code=code, shape=joint, mediators=acting, evaluate_apart=apart)
 
     @classmethod

@@ -202,7 +202,8 @@ def describe_length(state: StudyState) -> str:
     told = f"{rule}: {length.runs} of the first {length.of} {rose}"
     if length.steps == most:
         return f"{told}, so that all train {most}: the first anew from their seeds, and none that is shorter counts. "
-    return f"{told}, {'and' if length.carried else 'but longer ones were not carried, so that'} runs stay as they are. "
+    why = "and" if length.carried else "but longer ones were not carried by time or runs, so that"
+    return f"{told}, {why} runs stay as they are. "
 
 
 def describe_sizing(state: StudyState) -> str:
@@ -277,16 +278,19 @@ def code_section(state: StudyState, design: Design, id: str) -> Section | None:
         return None
     model, where = state.planner.get("model"), "Where it ran is not recorded."
     author = f"the planner's language model ({model})" if model else "the planner"
+    if state.settings.get("wanted", {}).get("code"):
+        author = "who asked"
+    when = "before any run that counts" if state.abandoned else "before the data"
     coded = (run for run in state.runs.values() if run.spec.sources)
     places = {attempt.sandbox.get("kind") for run in coded for attempt in run.attempts}
     if places <= {"docker"}:
         where = "It ran in containers only, on training episodes." if places else "It has not run."
     plain = all(map(is_expression, design.code.values()))
     blocks = [Text(
-        f"Written by {author} before the data, and locked with the design. All of it is expressions over numbers, "
+        f"Written by {author} {when}, and locked with the design. All of it is expressions over numbers, "
         "which can read nothing else. The verdicts rest on the environment's own evaluator, which was never given it."
         if plain else
-        f"Written by {author} before the data, and locked with the design. {where} The verdicts "
+        f"Written by {author} {when}, and locked with the design. {where} The verdicts "
         "rest on the environment's own evaluator, which was never given it. Hidden tasks follow from public code, "
         "which it could read: so a sample of the training episodes of each of its runs was played again from what the "
         "server had recorded. A run is invalid (foreign_training) where more than a few of them were no plays of its "
@@ -339,6 +343,8 @@ def warn_generated_rewards(state: StudyState, evidence: Evidence) -> Iterator[Re
             "can raise such a reward while hidden success stands still or falls (reward hacking); each reward has a "
             "scale of its own, so that training rewards of different arms say nothing beside one another."
         )
+    for issue in state.abandoned:
+        yield threat(f"The code {issue.describe()}. What is claimed is of the text it was repaired to after that.")
     for arm in coded:
         assert state.design is not None
         for slot, name in arm.slots.items():

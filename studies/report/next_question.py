@@ -293,7 +293,8 @@ def ask_next(state: StudyState) -> NextQuestion:
         if state.denial is not None or "budget" not in state.stopped_reason:
             return NextQuestion("the rest of this study", resume)
         more = f'ajet study amend {state.id} --budget {_minutes(2 * state.budget_s)}m --reason "more time"'
-        return NextQuestion("the rest of this study, with more time", f"{more} && {resume}")
+        late = ", exploratory, as the level is spent" if any(verdict.last for verdict in state.verdicts) else ""
+        return NextQuestion(f"the rest of this study, with more time{late}", f"{more} && {resume}")
     if state.status == "paused":
         return NextQuestion("the rest of this study", resume)
     if state.status == "waiting":

@@ -45,6 +45,7 @@ from tests.research.compiling import compile_design, noise_plan, refusal
 from tests.research.factories import make_claim
 
 BANK = bank(0.02)
+AT_TOKENS = RequestedMetric("success-at-tokens", of="9")
 LATER = AlphaLedgers.begin(2).after(RoundOutcome.of(()))
 LEFT_TO_NO_RULE = (
     ProposedRule(name="futile", when="verdict == 'inconclusive' and p > 0.5", then="settle"),
@@ -361,6 +362,7 @@ def test_a_design_whose_runs_may_be_longer_is_sized_by_its_pilot_and_priced_by_t
         ({"hypotheses": accepted(CURRICULUM)}, "found task_weights"),
         ({"requirements": StatisticalRequirements(extend_to=80, metric=RequestedMetric("area"))}, "found area"),
         ({"requirements": StatisticalRequirements(extend_to=80, metric=RequestedMetric("collapse"))}, "collapse"),
+        ({"requirements": StatisticalRequirements(extend_to=80, metric=AT_TOKENS)}, "at 9 trained tokens"),
         ({"budget_s": 300}, "12 runs need about 8 min 10 s"),
     ],
 )

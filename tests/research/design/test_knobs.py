@@ -196,6 +196,8 @@ def test_flags_name_a_knob_and_where_it_is_evaluated(evaluate: str, held: Evalua
     assert f"--evaluate {evaluate}" in " ".join(ResearchOptions(topic="t", evaluate=evaluate).command())
     with pytest.raises(BadTopic, match="expected control, apart, both"):
         RequestedComparison.parse([f"{TURNS}=3,6"], [], evaluate="own")
+    with pytest.raises(BadTopic, match=f"expected --evaluate {evaluate} where a knob is varied; found group_size"):
+        RequestedComparison.parse(["group_size=4,8"], [f"{TURNS}=3"], evaluate=evaluate)
 
 
 @pytest.mark.parametrize(("name", "value"), [(TURNS, -1), (TURNS, True), (HINT, "none"), ("environment.x", 1)])

@@ -125,6 +125,7 @@ def test_its_flags_are_enough_and_none_are_asked_for_what_is_affordable(
     flags = before.suggest_flags(wanted)
     assert (flags == "") == before.affords(wanted)
     budget, runs = re.search(r"--budget (\S+)", flags), re.search(r"--max-runs (\d+)", flags)
+    assert ("ajet study amend" in flags) == (budget is not None and budget_s - left * budget_s >= 1)
     more_s = parse_budget(budget[1]) if budget else budget_s
     most, left_s = int(runs[1]) if runs else max_runs, more_s - (1 - left) * budget_s
     assert budget_check(more_s, most, parallel, seconds_left=left_s, runs_made=made).affords(wanted)

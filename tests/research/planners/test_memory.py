@@ -109,6 +109,16 @@ def test_papers_are_copied_hashed_quoted_verified_and_not_exported(tmp_path: Pat
         PapersRequest(words="groups").answer(looks)
 
 
+def test_a_link_among_the_papers_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("a key")
+    (papers := tmp_path / "papers").mkdir()
+    (papers / "a.md").write_text("a text")
+    (papers / "b.md").symlink_to(tmp_path / "secret")
+    told: list[str] = []
+    assert read_papers(papers, told.append) == {"a.md": b"a text"}
+    assert "1 files are no plain" in told[0]
+
+
 @pytest.mark.parametrize(
     ("files", "size"), [({}, 1), ({"c.pdf"}, 1), ({"a.txt"}, 5 << 20), ({f"{n}.md" for n in range(201)}, 1)]
 )

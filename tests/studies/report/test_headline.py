@@ -24,7 +24,7 @@ from studies.records.verdict import CollapseRate, Verdict
 from studies.report import wording
 from studies.report.claims import rules
 from studies.report.evidence import gather
-from studies.report.next_question import in_practice, list_next_questions
+from studies.report.next_question import ask_next, in_practice, list_next_questions
 from studies.report.summary import headline
 from studies.report.wording import span
 from studies.verdicts.wording import deciding_interval, find_unequal_training, question_of
@@ -142,6 +142,15 @@ def test_what_is_asked_next_keeps_equal_episodes_the_aim_and_the_command_where_w
     study = Synthetic(tmp_path / "words", means={"reward=built-in": 0.5, "reward=dense": 0.6})
     head = headline(study.whole(coded_design()))
     assert shlex.split(head.next.command) == ["ajet", "study", "plan", study.topic, "--budget", "15m"]
+
+
+@pytest.mark.parametrize("last", [None, "spent"])
+def test_more_time_for_a_study_whose_level_is_spent_is_offered_as_exploration(tmp_path: Path, last: str | None) -> None:
+    means, seeds, _ = CASES["inconclusive"]
+    state = with_means(tmp_path, *means).whole(promised(seeds))
+    verdicts = tuple(verdict.model_copy(update={"last": last}) for verdict in state.verdicts)
+    cut = replace(state, stopped_reason="budget: 3 s are left", concluded_reason=None, verdicts=verdicts)
+    assert ("exploratory" in ask_next(cut).why) == (last is not None)
 
 
 def test_how_a_study_was_shown_and_approved_is_not_asked_of_the_next(tmp_path: Path) -> None:

@@ -254,6 +254,8 @@ def test_where_the_code_ran_is_what_the_log_of_its_attempts_says(
         if kind := sandboxes[min(number, 1)]:
             study.launch(spec, sandbox={"kind": kind})
     assert where in code_section(study.state(), study.design, "").blocks[0].text
+    asked = replace(study.state(), settings={"wanted": {"code": {"a": ["a.py", "..."]}}})
+    assert code_section(asked, study.design, "").blocks[0].text.startswith("Written by who asked before the data")
 
 
 HOSTILE = (
