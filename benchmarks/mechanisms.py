@@ -1,6 +1,7 @@
 """Who finds the mechanism that is planted in a world, and does anybody get a false one past the verdicts?
 
-    python benchmarks/mechanisms.py [--world NAME ...] [--planner NAME ...] [--quick] [--json] [--check] [--workers N]
+    python benchmarks/mechanisms.py [--world NAME ...] [--planner NAME ...] [--inquiries N] [--quick] [--json]
+        [--check] [--workers N]
 
 Inquiries of up to four rounds through the whole shipped loop, in five simulated worlds (benchmarks/simlab/):
 
@@ -55,7 +56,7 @@ def main() -> int:
         records: list[MechanismInquiry] = []
         for mechanism in options.world or MECHANISMS:
             began, name = time.monotonic(), f"{mechanism}, {planner}"
-            if not (numbers := list_numbers(mechanism, planner, QUICK if options.quick else FULL)):
+            if not (numbers := list_numbers(mechanism, planner, QUICK if options.quick else options.inquiries)):
                 continue
             own = work(name, fly_cell(mechanism, planner), numbers, workers=options.workers, tell=tell)
             rows[mechanism, planner] = {**row(own), "seconds": round(time.monotonic() - began, 1), **flown_now}
@@ -75,6 +76,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     options = parser(__doc__, quick=f"{QUICK} inquiries a cell, too few to tell anything", parallel=True)
+    options.add_argument("--inquiries", type=int, default=FULL, help=f"of each cell ({FULL})")
     options.add_argument("--world", action="append", choices=MECHANISMS, help="only this one")
     options.add_argument("--planner", action="append", choices=flown_planners(), help="only this one")
     return options.parse_args()

@@ -112,10 +112,8 @@ class FlowParameters(ResearchOptions):
 
 
 def form_schema(parameters: type[BaseModel]) -> dict[str, Any]:
-    """Return the schema of parameters as Prefect's pages draw a form of it and its server checks answers.
-
-    A text that may be left out is one to type in, empty for none, instead of a switch between a text and none.
-    """
+    """Return the schema of parameters as Prefect's pages draw a form of it and its server checks answers. A text that
+    may be left out is one to type in, empty for none, instead of a switch between a text and none."""
     schema = parameters.model_json_schema()
     for position, field in enumerate(schema["properties"].values()):
         field["position"] = position
@@ -123,6 +121,8 @@ def form_schema(parameters: type[BaseModel]) -> dict[str, Any]:
         if others and first.get("type") == "string" and None not in field.get("enum", ()):
             del field["anyOf"]
             field.update({**first, "default": field["default"] or ""})
+            field |= {"pattern": f"^$|{first['pattern']}"} if "pattern" in first else {}
+            field |= {"enum": ["", *first["enum"]]} if "enum" in first else {}
             field.pop("format", None)
     return {**schema, "title": "Parameters", "definitions": schema.pop("$defs", {})}
 
