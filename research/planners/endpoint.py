@@ -222,7 +222,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
 _MOST_DOUBLINGS = 10
 
 
-class ToolCall(BaseModel):
+class CompletionToolCall(BaseModel):
     """A call of a tool as a model writes it."""
 
     class Function(BaseModel):

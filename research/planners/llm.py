@@ -28,10 +28,10 @@ from research.planners.endpoint import (
     THINKING,
     USUAL_TOKENS,
     ChatCompletion,
+    CompletionToolCall,
     Endpoint,
     EndpointError,
     RetryingEndpoint,
-    ToolCall,
     shorten,
 )
 from research.planners.history import redact_secrets, sanitize_line
@@ -309,7 +309,7 @@ class ActionConversation:
         if self._is_exhausted:
             raise UnusableAnswer(_NO_MORE)
         try:
-            read = [ToolCall.model_validate(call) for call in calls]
+            read = [CompletionToolCall.model_validate(call) for call in calls]
         except ValidationError as error:
             raise UnusableAnswer(f"expected a tool call with a function's name; found {shorten(str(calls))}") from error
         said, answers = list[dict[str, Any]](), list[dict[str, Any]]()
