@@ -57,15 +57,15 @@ class PlanningInputs(Briefing):
     """What the study is judged by, once that is locked: its environment may be gone by then."""
     tools: Callable[[PlanningInputs], StudyTools | None] = lambda context: None
     """Returns what a planner may look at, by the levels and prices of a context."""
+    try_code: Callable[[str, str, str, bool], str] = lambda slot, source, environment, blind: ""
+    """Calls code of a slot before anything is locked, unless `blind` on recorded plays too; says what it gave there."""
 
-    try_code: Callable[[str, str, str], None] = lambda slot, source, environment: None
-    """Calls Python of a slot, for an environment, before anything is locked; raises DesignRefused where that fails."""
-
-    def check_code(self, code: Sequence[tuple[str, str]], *played: str | None) -> None:
-        for environment in environments().keys() & set(played):  # an unknown one is refused elsewhere
+    def check_code(self, code: Sequence[tuple[str, str]], *played: str | None, blind: bool = False) -> tuple[str, ...]:
+        told = list[str]()
+        for environment in sorted(environments().keys() & set(played)):  # an unknown one is refused elsewhere
             check_code_in(environment, code)
-            for slot, source in code:
-                self.try_code(slot, source, environment)
+            told += [self.try_code(slot, source, environment, blind) for slot, source in code]
+        return tuple(filter(None, told))
 
     def current_compiler(self) -> DesignCompiler:
         return replace(self.compiler, seconds_left=self.seconds_left())
@@ -209,6 +209,7 @@ class PlanningInputs(Briefing):
             not_tested=proposal.action.not_tested if proposal else "",
             code=sources_of(proposal.action if proposal else None),
             search=proposal is not None and proposal.action.search, rejected=rejected,
+            tried=proposal.turn.tried if proposal else (),
             fields=field_specs(job, self.wanted.models, played.environment), fixed=find_fixed_fields(job), tools=tools,
             environment=played.environment, explores=compiler.explores, extend_to=compiler.extend_to,
             model={"name": model_name(job.model.model_dump()), **made},
@@ -242,9 +243,9 @@ class ActionCheck:
     """Says why an action would be refused (`research.planners.context.Check`), and remembers what it compiled."""
 
     def __init__(self, inputs: PlanningInputs, context: PlannerContext) -> None:
-        self._inputs = inputs
-        self._context = context
+        self._inputs, self._context = inputs, context
         self._last: tuple[actions.Action, CompiledDesign | DesignRefused | None] | None = None
+        self.tried: tuple[str, ...] = ()
 
     def __call__(self, action: actions.Action) -> DesignRefused | None:
         result = self.evaluate(action)
@@ -254,6 +255,7 @@ class ActionCheck:
         """Return a design, or a refusal; None for an action that is accepted and is none."""
         # Written out, since to Python 0 is False, and to a job it is not.
         if self._last is None or self._last[0].model_dump_json() != action.model_dump_json():
+            self.tried = ()
             try:
                 self._last = action, self._evaluate(action)
             except DesignRefused as error:
@@ -285,7 +287,7 @@ class ActionCheck:
             raise DesignRefused(f"expected the action {expected!r} now; found {action.action!r}", when=when)
         if isinstance(action, actions.Replicate):
             proposal, design = inputs.build_replication(action)
-            inputs.check_code(sources_of(proposal), design.environment)
+            self.tried = inputs.check_code(sources_of(proposal), design.environment)
             if (other := inputs.wanted.find_conflict(design.environment)) is not None:
                 raise other
             inputs = inputs.with_metric_of(proposal)
@@ -299,7 +301,7 @@ class ActionCheck:
             inputs.current_compiler().check_proposal(action, environment, code_allowed=inputs.code_allowed)
             inputs.require_knobs(action)
             if inputs.wanted.environment or name_environments(inputs.topic):  # else the design says where
-                inputs.check_code(sources_of(action), environment)
+                self.tried = inputs.check_code(sources_of(action), environment)
         if not isinstance(action, actions.ProposeDesign):
             return None
         shown = [facts.name for facts in context.environments]
@@ -307,7 +309,7 @@ class ActionCheck:
             near = did_you_mean(action.environment, shown) or "; choose one of them"
             raise DesignRefused(f"expected an environment among {', '.join(shown)}; found {action.environment!r}{near}")
         again = None if action.replication is None else action.replication.environment
-        inputs.check_code(context.code, action.environment, again)
+        self.tried = inputs.check_code(context.code, action.environment, again)
         return inputs.compile(context.hypotheses, action, search=context.search)
 
     def _check_text(self, action: actions.Action) -> None:
@@ -323,7 +325,7 @@ class ActionCheck:
             source = SLOTS[crash["slot"]].check(action.code)
             if source == crash["source"] or is_expression(source) != is_expression(crash["source"]):
                 raise DesignRefused("code: expected another text than the one that crashed, in the form which it had")
-            self._inputs.check_code([(crash["slot"], source)], crash["environment"])
+            self._inputs.check_code([(crash["slot"], source)], crash["environment"], blind=True)
 
     def price_exploration(self, action: actions.Explore) -> PricedExploration:
         inputs = self._inputs
@@ -453,6 +455,7 @@ def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -
     wrong = check(turn.action)
     if wrong is not None and turn.refused is None:
         raise PlannerFailed(f"the planner {planner.name} gave an action that is refused: {wrong.message}")
+    turn = replace(turn, tried=check.tried)
     action, own = turn.action, planner.name != RulesPlanner.name
     unsaid = [name for name in PREDICTED if getattr(action, name, None) is None]
     if isinstance(action, actions.Replicate) and turn.refused is None and unsaid:

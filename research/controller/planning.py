@@ -41,7 +41,7 @@ from research.isolation.mode import UNISOLATED, Isolation, read_sandboxing
 from research.planners.analysis import AnalyseRequest, try_code
 from research.planners.context import Planner, PlannerContext, PlannerTurn, Stage
 from research.planners.history import CampaignFacts, Notebook, list_explorations, quote_latest
-from research.planners.looks import LOOKS
+from research.planners.looks import LOOKS, collect_recorded
 from research.planners.memory import PapersRequest, PriorsRequest
 from research.planners.rules import RulesPlanner
 from research.planners.tools import MOST_FINDINGS, StudyTools, ToolRequest, find_related, shows_hidden_plays
@@ -338,7 +338,7 @@ class Planning:
             lambda inputs: tools(compiler=inputs.current_compiler, price=inputs.price),
             wanted=requested,
             parsed=ParsedTopic.of(state.settings),
-            try_code=partial(try_code, state.id, self._isolation),
+            try_code=partial(try_code, state.id, self._isolation, partial(collect_recorded, state, self.study_folder)),
             code_allowed=read_sandboxing(state.settings).isolates and not state.explores,
             notes=notes,
             notebook=Notebook(state.notebook, score_plan(state)),
@@ -404,7 +404,7 @@ class Planning:
                     f"expected the planner's turns in {self._folder} as they were taken; found {action.action!r} where "
                     f"{kind.__name__} belongs; restore them from a backup"
                 )
-            return PlannerTurn(action, note=str(turn.acted["note"])), secret
+            return PlannerTurn(action, note=str(turn.acted["note"]), tried=tuple(turn.acted.get("tried", ()))), secret
 
         return take
 

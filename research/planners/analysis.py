@@ -7,9 +7,10 @@ still write code that trains. Nothing that the code does or gives is an input to
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ from sandboxes.spec import Limits, last_lines
 from studies.records.base import canonical
 from studies.records.design import is_expression
 from studies.records.verdict import ANALYSE, AnalysisResult, Plain, Source
+from swarm.environments.play import try_recorded
+from swarm.environments.user_code import RewardFailed
 
 MOST_ANALYSES: Final = 3
 """Analyses before one question."""
@@ -42,16 +45,17 @@ result = names["analyse"]("/input/data")
 with open("/workspace/results/result.json", "w", encoding="utf-8") as file:
     json.dump(result, file, allow_nan=False)
 """
-
-
 _TRIAL: Final = """
-import asyncio, sys
-try:
-    from swarm.environments.play import try_slot
-except ImportError:
+import asyncio, json, sys
+from swarm.environments import play
+if not hasattr(play, "try_slot"):  # an older image
     sys.exit(sys.argv[1] != "reward" and "the image of this study knows code for a reward alone; begin another study")
-asyncio.run(try_slot(*sys.argv[1:]))
+asyncio.run(play.try_slot(*sys.argv[1:]))
+if hasattr(play, "try_recorded"):
+    with open("/input/recorded.json") as recorded, open("/workspace/results/result.json", "w") as file:
+        json.dump(asyncio.run(play.try_recorded(*sys.argv[1:3], json.load(recorded))), file)
 """
+_GIVES: Final = {"reward": "rewards", "advantage": "advantages", "task_weights": "weights", "prompt": "messages"}
 
 
 class AnalyseRequest(ToolRequest):
@@ -78,8 +82,7 @@ class AnalyseRequest(ToolRequest):
         if sum(look["name"] == ANALYSE for look in before) + len(tools.analysed) >= MOST_ANALYSES:
             raise ToolError(f"expected at most {MOST_ANALYSES} analyses before one question; found one more; act now")
         try:
-            inputs = collect_inputs(tools)
-            found = analyse(self.source, inputs, state.id, tools.isolation)
+            found = analyse(self.source, collect_inputs(tools), state.id, tools.isolation)
         except (NotReady, SandboxError, ValueError) as error:
             raise ToolError(one_line(error)) from error
         finally:
@@ -118,20 +121,31 @@ def _run(
     ))  # fmt: skip
 
 
-def try_code(study: str, isolation: Isolation, slot: str, source: str, environment: str) -> None:
-    """Call the Python of a slot in a container as a training does; raise DesignRefused with what it says if it fails.
-    Where no container can be had now nothing is said: its runs wait for one, too. No expression needs that."""
-    if is_expression(source):
-        return
+def try_code(
+    study: str, isolation: Isolation, collect: Callable[[str], Sequence[Mapping[str, Any]]],
+    slot: str, source: str, environment: str, blind: bool = False,
+) -> str:  # fmt: skip
+    """Call the code of a slot as a training does, Python on a scripted play and all, unless `blind`, on recorded ones;
+    return what it gave there, in a line. Raise DesignRefused with what it says if it fails. Where no container can be
+    had now nothing is said: its runs wait for one, too. No expression needs that."""
+    plays = [] if blind else collect(environment)
     try:
-        tried = ("python3", "-c", _TRIAL, slot, f"/input/{slot}.py", environment)
-        handle = _run({f"{slot}.py": source.encode()}, tried, study, "example", isolation)
-        ended, logs = handle.wait(), handle.logs()
-    except (NotReady, SandboxError):
-        return
-    if ended is not None and ended.reason in ("error", "timeout", "out_of_memory"):  # others are not the code's doing
-        said = sanitize_line(last_lines(logs, 2, 400))
-        raise DesignRefused(f"code: tried on a play in {environment}, it ended by {ended.reason}: {said}")
+        if is_expression(source):
+            given = asyncio.run(try_recorded(slot, source, plays))
+        else:
+            tried = ("python3", "-c", _TRIAL, slot, f"/input/{slot}.py", environment)
+            files = {f"{slot}.py": source.encode(), "recorded.json": canonical(plays).encode()}
+            handle = _run(files, tried, study, "example", isolation)
+            ended, logs = handle.wait(), handle.logs()
+            if ended is not None and ended.reason in ("error", "timeout", "out_of_memory"):  # else not the code's doing
+                raise RewardFailed(f"it ended by {ended.reason}: {last_lines(logs, 2, 400)}")
+            given = json.loads(handle.results()["result.json"].read_bytes())
+        count, low, high = map(float, given)
+        return f"{slot}: tried on {count:.0f} recorded plays: {_GIVES[slot]} {low:.4g} to {high:.4g}"
+    except RewardFailed as error:
+        raise DesignRefused(f"code: tried in {environment}, {sanitize_line(str(error), 430)}") from error
+    except (NotReady, SandboxError, LookupError, ValueError, TypeError, ArithmeticError, RecursionError):  # no numbers
+        return ""
 
 
 def collect_inputs(tools: StudyTools) -> dict[str, bytes]:

@@ -196,6 +196,7 @@ class PlannerContext(Briefing):
     not_tested: str = ""
     code: tuple[tuple[str, str], ...] = ()
     """Slot and source of the code that the hypotheses name."""
+    tried: tuple[str, ...] = ()
     search: bool = False
     """Whether a screen is to find the arms, so that there are no hypotheses yet."""
     design: Design | None = None
@@ -284,8 +285,8 @@ class PlannerContext(Briefing):
             told = {"job_defaults": {spec.name: spec.default for spec in self.fields if spec.name != MODEL}} | fixed
             if self.search:
                 told |= {"search": True, "sensible_values": {spec.name: list(spec.ladder) for spec in self.fields}}
-            if self.not_tested:
-                told |= {"left_out_by_the_hypotheses": self.not_tested}
+            said = {"left_out_by_the_hypotheses": self.not_tested, "code": list(self.tried)}
+            told |= {name: value for name, value in said.items() if value}
             return told | setup | {"hypotheses": claims}
         fields = {s.name: f"{value_text(s.default)}; {', '.join(map(value_text, s.ladder))}" for s in self.fields}
         entries = kinds().values()
@@ -338,6 +339,8 @@ class PlannerTurn:
     """Words of the topic that nothing in the design covers, by code; None where they were not looked for."""
     choices: tuple[str, ...] = ()
     """What a planner chose that nobody asked for, a sentence of code's each."""
+    tried: tuple[str, ...] = ()
+    """What its code gave on recorded plays."""
     refused: DesignRefused | None = None
     """Why `check` refuses the action, where the planner has no other idea."""
     tool_results: tuple[ToolResult, ...] = ()
@@ -357,6 +360,7 @@ class PlannerTurn:
             **({} if self.left is None else {"left": list(self.left)}),
             **({"models": list(self.models)} if self.models else {}),
             **({"choices": list(self.choices)} if self.choices else {}),
+            **({"tried": list(self.tried)} if self.tried else {}),
             **({"spent": {name: dict(each) for name, each in self.spent.items()}} if self.spent else {}),
             **({"looks": [look.payload() for look in self.tool_results]} if self.tool_results else {}),
             **({"node": node} if node else {}),

@@ -13,7 +13,9 @@ import random
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from math import comb, isfinite
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, ClassVar, Final
 
@@ -40,11 +42,11 @@ from research.planners.tools import (
     success_key,
 )
 from research.text import did_you_mean
-from studies import RunState
+from studies import RunState, StudyState
 from studies.records.statements import model_name
 from swarm.environments.base import Environment, Message, PlainEnvironment, Task, Tool, said
 from swarm.environments.custom import CustomEnvironment
-from swarm.environments.play import format_message
+from swarm.environments.play import MOST_TRIED, format_message
 from swarm.environments.registry import environments
 from swarm.errors import InvalidRequest
 from swarm.job import KNOB, Job, PathModel
@@ -247,7 +249,7 @@ def read_curve(tools: StudyTools, run: RunState, metric: str) -> list[tuple[int,
     if metric in ("success", solved := success_key(run)):
         return [
             (int(part["policy_version"]), fmean(bool(episode["success"]) for episode in part["episodes"]))
-            for part in list_parts(tools, run)
+            for part in list_parts(tools.folder, run)
         ]
     if metric == CONSTANT:
         constant, groups = (read_curve(tools, run, f"batch/{name}") for name in ("constant_groups", "groups"))
@@ -286,7 +288,7 @@ class TasksRequest(_ArmsRequest):
 
     def describe(self, tools: StudyTools, runs: Sequence[RunState]) -> Answer:
         kinds = find_kinds(runs[0])
-        first, last = ([list_parts(tools, run)[place] for run in runs] for place in (0, -1))
+        first, last = ([list_parts(tools.folder, run)[place] for run in runs] for place in (0, -1))
         by_kind = [_group(parts, lambda task: kinds.get(task) or "all") for parts in (first, last)]
         before, after = _group(first), _group(last)
         both = [(task, fmean(before[task]), fmean(after[task])) for task in after if task in before]
@@ -340,6 +342,23 @@ def _estimate_pass(parts: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]
         if often := [(n, right) for n, right in tasks if n >= k]:
             shown[str(k)] = [_round(fmean(1 - comb(n - right, k) / comb(n, k) for n, right in often)), len(often)]
     return shown
+
+
+def collect_recorded(state: StudyState, folder: Path, environment: str) -> list[dict[str, Any]]:
+    """Return plays of search tasks in an environment as `try_recorded` takes them, of as few runs as have enough."""
+    plays = list[dict[str, Any]]()
+    for _, run in reversed(list(list_runs(state))):
+        played = run.collected and (run.spec.metric.split, run.spec.environment)
+        if played != ("search", environment) or sum(bool(play["messages"]) for play in plays) >= MOST_TRIED:
+            continue
+        with suppress(ToolError, InvalidRequest):  # files that are gone or are not as they were
+            tasks = {task.id: dict(task.data) for task in environments()[environment].tasks("search")}
+            for part in reversed(list_parts(folder, run)):
+                words = {(said["task_id"], 0): said["messages"] for said in part.get("transcripts", ())}
+                for play in part["episodes"]:
+                    if (task := play["task_id"]) in tasks and not play.get("failed"):
+                        plays.append({**play, "data": tasks[task], "messages": words.get((task, play["sample"]), [])})
+    return plays
 
 
 LOOKS: Final[Mapping[str, type[ToolRequest]]] = {

@@ -67,8 +67,6 @@ DATA: Final = (
 Words = Annotated[str, StringConstraints(strict=True, max_length=MOST_WORDS)]
 Named = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=MOST_WORDS)]
 Answer = dict[str, Any]
-
-
 _SHORTEST_WORD: Final = 3
 """Letters of a word that says something."""
 
@@ -150,9 +148,9 @@ def success_key(run: RunState) -> str:
     return f"{run.spec.metric.split}/success"
 
 
-def list_parts(tools: StudyTools, run: RunState) -> list[Mapping[str, Any]]:
+def list_parts(folder: Path, run: RunState) -> list[Mapping[str, Any]]:
     """Return the evaluations of a collected run: before, during and after its training."""
-    found = load_collected(run, tools.folder, "evaluation")
+    found = load_collected(run, folder, "evaluation")
     return [found["initial"], *found.get("during", ()), found["final"]]
 
 
@@ -183,7 +181,7 @@ class EpisodesRequest(ToolRequest):
 
     def answer(self, tools: StudyTools) -> Answer:
         run = find_run(tools.state, self.run)
-        parts, kinds = list_parts(tools, run), find_kinds(run)
+        parts, kinds = list_parts(tools.folder, run), find_kinds(run)
         if self.when == "middle" and len(parts) == 2:
             raise ToolError(f"expected begin or end of run {run.run_id[:SHORT]}, which nobody evaluated in between")
         part = parts[{"begin": 0, "middle": len(parts) // 2, "end": -1}[self.when]]

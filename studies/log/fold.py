@@ -133,11 +133,12 @@ def _add_act(
     study: StudyState, event: Event, action: str, tries: int, tokens: dict[str, int], rejected: tuple[str, ...],
     note: str | None, not_tested: tuple[str, ...] = (), turn: str = "", looks: tuple[dict[str, Any], ...] = (),
     spent: dict[str, dict[str, float]] | None = None, node: str = "", left: tuple[str, ...] | None = None,
-    choices: tuple[str, ...] = (), models: tuple[str, ...] = (),
+    choices: tuple[str, ...] = (), models: tuple[str, ...] = (), tried: tuple[str, ...] = (),
 ) -> None:  # fmt: skip
     for look in looks:
         AnalysisResult.model_validate(look[MADE]) if MADE in look else None
-    told = (action, tries, tokens, rejected, note or "", not_tested, turn, looks, spent or {}, node, left, choices)
+    note = " ".join(filter(None, (note, *tried)))
+    told = (action, tries, tokens, rejected, note, not_tested, turn, looks, spent or {}, node, left, choices)
     study.planner_acts.append(PlannerAct(*told, models))
 
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -127,8 +127,6 @@ MOST_CHARACTERS: Final = 2000
 """What is kept of a play at most: its first messages, and of each its beginning."""
 MOST_REASON: Final = 200
 """Characters that are kept of the error by which an agent failed a play."""
-
-
 MOST_CHOSEN_BYTES: Final = 1 << 18
 """Of the chosen plays of one evaluation, as JSON."""
 
@@ -381,3 +379,44 @@ async def try_slot(slot: str, place: str, name: str) -> None:
         function = load(place, slot, takes=SLOTS[slot])
         if slot == "prompt":
             chat_messages(await call_slot(slot, function, opening), slot)
+
+
+MOST_TRIED: Final = 32
+TRIAL_S: Final = 20.0
+"""Recorded plays that a reward or a prompt is tried on, and seconds after which it is tried on no further one."""
+
+
+async def try_recorded(slot: str, place: str, plays: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Call the code of a slot on recorded plays, the newest first: episodes with `data` of the task, and `messages`
+    where they were kept (Python takes whole ones without tools). Return on how many, and the least and greatest number
+    that it gave (of a prompt: messages), or nothing; raise RewardFailed with the play's number."""
+    until, tried, given, seen = time.monotonic() + TRIAL_S, 0, list[float](), dict[str, list[float]]()
+    for play in reversed(plays):
+        seen.setdefault(play["task_id"], []).append(play["reward"])
+    try:
+        if slot == "advantage" and (groups := [own for own in seen.values() if len(own) > 1]):
+            size = min(map(len, groups))  # those of a batch are equal
+            rewards = [reward for own in groups for reward in own[-size:]]
+            tried = len(rewards)
+            given = await Advantage.load(place)(rewards, [at // size for at in range(tried)])
+        elif slot == "task_weights" and (tried := len(plays)):
+            data = {play["task_id"]: play["data"] for play in plays}
+            given = await TaskWeights(place, [Task(task, data[task]) for task in seen], 0).weigh(seen)
+        elif slot in ("reward", "prompt"):
+            code = Reward.load(place) if slot == "reward" else load(place, slot, takes=SLOTS[slot])
+            spoken = [play for play in plays if 0 < len(words := play["messages"]) < MOST_MESSAGES and (
+                place[0] == "=" or all(m["role"] != "tool" and len(m["content"]) < MOST_CHARACTERS for m in words)
+            )]  # fmt: skip
+            timely = takewhile(lambda _: time.monotonic() < until, spoken[:MOST_TRIED])
+            for tried, play in enumerate(timely, start=1):  # noqa: B007
+                words = play["messages"]
+                if isinstance(code, Reward):
+                    outcome = Outcome(play["reward"], play["success"], play.get("facts", {}))
+                    given.append((await code(Task(play["task_id"], play["data"]), words, outcome)).reward)
+                else:
+                    opening = list(takewhile(lambda message: message["role"] != "assistant", words))
+                    given.append(len(chat_messages(await call_slot(slot, code, opening) or None, slot)))
+    except (RewardFailed, TypeError) as error:
+        where = f"play {tried}" if slot in ("reward", "prompt") else f"plays 1 to {tried}"
+        raise RewardFailed(f"on recorded {where}: {' '.join(str(error).split())[:300]}") from error
+    return [tried, min(given), max(given)] if given else []

@@ -308,11 +308,7 @@ class TaskWeights:
         seen: dict[str, list[float]] = {task.id: [] for task in self._tasks}
         for result in results:
             seen[result.task_id].append(result.reward)
-        history = [{"id": task.id, "data": task.data, "rewards": seen[task.id][-_REMEMBERED:]} for task in self._tasks]
-        given = await call_slot("task_weights", self._function, history)
-        weights = finite_numbers("task_weights", given, len(history))
-        if min(weights) < 0 or not any(weights):
-            raise RewardFailed("expected the task_weights function to return weights of 0 and more, one above 0")
+        weights = await self.weigh(seen)
         total = sum(weights)
         self._due = [due + weight / total for due, weight in zip(self._due, weights, strict=True)]
         allowed = (number for number, weight in enumerate(weights) if weight)
@@ -321,13 +317,23 @@ class TaskWeights:
         self._places[chosen] = self._rng.random()
         return self._tasks[chosen]
 
+    async def weigh(self, seen: Mapping[str, Sequence[float]]) -> list[float]:
+        """Return the weight of each task after these rewards."""
+        history = [{"id": task.id, "data": task.data, "rewards": seen[task.id][-_REMEMBERED:]} for task in self._tasks]
+        given = await call_slot("task_weights", self._function, history)
+        weights = finite_numbers("task_weights", given, len(history))
+        if min(weights) < 0 or not any(weights):
+            raise RewardFailed("expected the task_weights function to return weights of 0 and more, one above 0")
+        return weights
+
 
 def finite_numbers(slot: str, given: Any, count: int) -> list[float]:
     numbers = [finite(value) for value in given] if isinstance(given, list | tuple) else []
-    known = [number for number in numbers if number is not None and abs(number) <= _LARGEST]
-    if len(numbers) != count or len(known) < count:
-        raise RewardFailed(f"expected the {slot} function to return {count} finite numbers, found {given!r:.80}")
-    return known
+    wrong = [at for at, number in enumerate(numbers) if number is None or abs(number) > _LARGEST]
+    if len(numbers) != count or wrong:
+        found = f"{given[wrong[0]]!r:.80} as number {wrong[0] + 1} of {len(numbers)}" if wrong else f"{given!r:.80}"
+        raise RewardFailed(f"expected the {slot} function to return {count} finite numbers, found {found}")
+    return [number for number in numbers if number is not None]
 
 
 def finite(value: Any) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from research.controller.closing import Closing, summarize_arms
-from research.controller.evaluation import ActionCheck, PlanningInputs
+from research.controller.evaluation import AcceptedProposal, ActionCheck, PlanningInputs, ask_planner
 from research.controller.planning import Planning
 from research.controller.preview import average_sample_size, preview
 from research.design.comparison import StatisticalRequirements
@@ -26,7 +26,16 @@ from research.installation.home import Home
 from research.planners.context import Check, PlannerContext, PlannerTurn, ToolResult
 from research.planners.history import CampaignFacts
 from research.planners.rules import RulesPlanner
-from research.proposals.actions import Action, AskUser, Constant, Note, Propose, ProposeDesign, ProposedHypothesis
+from research.proposals.actions import (
+    Action,
+    AskUser,
+    Constant,
+    Note,
+    Propose,
+    ProposeDesign,
+    ProposedHypothesis,
+    Repair,
+)
 from research.proposals.flags import RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
 from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
@@ -156,6 +165,29 @@ def test_a_search_has_no_control_that_nobody_uses(topic: str, control: int | Non
     except DesignRefused as error:
         found = error.message
     assert ("a control that somebody uses; found group_size = 2" in found) == strange
+
+
+def test_what_code_gave_on_recorded_plays_is_kept_with_the_turn_and_shown_before_the_design() -> None:
+    asked, told = [], "reward: tried on 4 recorded plays: rewards 0 to 1"
+    inputs = replace(
+        context(), topic="does a reward help on guess?",
+        try_code=lambda slot, source, environment, blind: str(asked.append((slot, environment, blind)) or told),
+    )  # fmt: skip
+    planner = ScriptedPlanner(3, "guess", make_claim("reward", "built-in", "dense", code="=reward"))
+    shown = inputs.build_context()
+    turn = ask_planner(planner, shown, ActionCheck(inputs, shown))
+    assert (turn.payload()["tried"], asked) == ([told], [("reward", "guess", False)])
+    assert isinstance(turn.action, Propose)
+    following = inputs.build_context(AcceptedProposal(turn.action, inputs.hypotheses(turn.action), turn))
+    assert (following.stage, following.facts()["code"]) == ("design", [told])
+    check = ActionCheck(inputs, repairing := replace(
+        shown, crash={"slot": "reward", "source": "=reward", "environment": "guess"}
+    ))  # fmt: skip
+    assert (repairing.stage, check(Repair(code="=reward + 1")), asked[-1]) == (
+        "repair",
+        None,
+        ("reward", "guess", True),
+    )
 
 
 @pytest.mark.parametrize(("control", "unused"), [(4, False), (2, True)])

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from research.planners import looks
 from research.planners.analysis import AnalyseRequest, collect_inputs
-from research.planners.looks import _estimate_pass, _show_source
+from research.planners.looks import _estimate_pass, _show_source, collect_recorded
 from research.planners.tools import COLUMNS, DATA, MOST_LINES, ToolError
 from research.proposals.actions import Propose, ProposedHypothesis
 from studies import RunState, StudyState
@@ -64,6 +65,38 @@ def test_an_analysis_is_given_runs_curves_and_plans_and_nothing_of_a_hidden_task
     asked = AnalyseRequest(why="x", source="def analyse(folder): ...")
     with pytest.raises(ToolError, match="--sandbox docker"):
         asked.answer(landed.looks())
+
+
+def test_code_is_tried_on_search_plays_alone_the_newest_first(landed: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert collect_recorded(landed.state, landed.folder, a_run(landed).spec.environment) == []
+    (one, other, *_), (hidden, *_) = (get_environment("guess").tasks(split) for split in ("search", "hidden"))
+
+    def part(task: str, sample: int, **more: Any) -> dict[str, Any]:
+        play = {"task_id": task, "sample": sample, "reward": 0.5, "success": True, **more}
+        said = {"task_id": task, "messages": [{"role": "user", "content": "Guess."}]}
+        return {"episodes": [play], "transcripts": [said]}
+
+    def run(split: str, environment: str, *parts: Any) -> tuple[int, Any]:
+        spec = SimpleNamespace(metric=SimpleNamespace(split=split), environment=environment)
+        return 1, SimpleNamespace(collected={"evaluation": {}} if parts else None, spec=spec, parts=parts)
+
+    def parts(folder: Path, run: Any) -> Any:
+        if run.parts == ("gone",):
+            raise ToolError("gone")
+        return run.parts
+
+    runs = [
+        run("search", "guess", part(one.id, 0), part(other.id, 1)), run("hidden", "guess", part(one.id, 0)),
+        run("search", "market", part(one.id, 0)), run("search", "guess"), run("search", "guess", "gone"),
+        run("search", "guess", part(hidden.id, 0), part(other.id, 0), part(one.id, 0, failed="no answer")),
+    ]  # fmt: skip
+    monkeypatch.setattr(looks, "list_runs", lambda state: runs)
+    monkeypatch.setattr(looks, "list_parts", parts)
+    found = collect_recorded(landed.state, landed.folder, "guess")
+    told = [(play["task_id"], play["sample"], len(play["messages"]), play["data"]) for play in found]
+    assert told == [(other.id, 0, 1, other.data), (other.id, 1, 0, other.data), (one.id, 0, 1, one.data)]
+    monkeypatch.setattr(looks, "MOST_TRIED", 1)
+    assert [play["task_id"] for play in collect_recorded(landed.state, landed.folder, "guess")] == [other.id]
 
 
 @pytest.mark.slow

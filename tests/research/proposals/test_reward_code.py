@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -215,10 +217,69 @@ def test_an_expression_names_what_its_slot_has_in_the_environment(slot: str, sou
 def test_code_is_refused_for_what_it_did_and_not_for_what_became_of_its_container(
     reason: Any, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = SimpleNamespace(wait=lambda: Exit(reason, 1), logs=lambda: "KeyError: 'worth'")
+    ended = SimpleNamespace(wait=lambda: Exit(reason, 1), logs=lambda: "KeyError: 'worth'", results=dict)
     monkeypatch.setattr(analysis, "_run", lambda *_: ended)
     with pytest.raises(DesignRefused, match="KeyError") if refused else nullcontext():
-        analysis.try_code("s", UNISOLATED, "reward", SLOTS["reward"].built_in, "guess")
+        analysis.try_code("s", UNISOLATED, list, "reward", SLOTS["reward"].built_in, "guess")
+
+
+PLAYED = [
+    {"task_id": task, "sample": 0, "reward": reward, "success": reward > 0, "facts": {"guesses": 2.0}, "data": {},
+     "messages": [{"role": "user", "content": "Guess."}, {"role": "assistant", "content": "7"}]}
+    for task in "ab" for reward in (1.0, 0.0)
+]  # fmt: skip
+
+
+def test_an_expression_is_tried_on_recorded_plays_without_a_container() -> None:
+    def attempt(slot: str, source: str, *blind: bool) -> str:
+        asked: list[str] = []
+        told = analysis.try_code(
+            "s", UNISOLATED, lambda name: asked.append(name) or PLAYED, slot, source, "guess", *blind
+        )
+        assert asked == [] if any(blind) else ["guess"]
+        return told
+
+    assert attempt("reward", "= reward - 0.1 * turns") == "reward: tried on 4 recorded plays: rewards -0.1 to 0.9"
+    assert attempt("advantage", "= reward - mean") == "advantage: tried on 4 recorded plays: advantages -0.5 to 0.5"
+    assert attempt("reward", "= 1 / reward", True) == ""
+    with pytest.raises(DesignRefused, match="code: tried in guess, on recorded play 2: the reward function raised"):
+        attempt("reward", "= 1 / reward")
+    assert attempt("reward", SLOTS["reward"].built_in) == ""  # no container can be had
+
+
+@pytest.mark.parametrize(("body", "told"), [
+    ("return 2 * outcome['reward']", "reward: tried on 4 recorded plays: rewards 0 to 2"),
+    ("return 1 / (outcome['reward'] * len(messages) - 2)", "on recorded play 1: the reward function raised Zero"),
+    ("import os; os._exit(0)", ""),
+])  # fmt: skip
+def test_python_is_tried_on_recorded_plays_where_its_container_is(
+    body: str, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(files: dict[str, bytes], command: tuple[str, ...], *rest: Any) -> Any:
+        for name, data in files.items():
+            (tmp_path / name).write_bytes(data)
+        here = [part.replace("/input", str(tmp_path)).replace("/workspace/results", str(tmp_path)) for part in command]
+        done = subprocess.run([sys.executable, *here[1:]], capture_output=True, text=True, check=False)
+        left = {name: tmp_path / name for name in ("result.json",) if (tmp_path / name).exists()}
+        reason: Any = "error" if done.returncode else "finished"
+        return SimpleNamespace(wait=lambda: Exit(reason, 0), logs=lambda: done.stderr, results=lambda: left)
+
+    monkeypatch.setattr(analysis, "_run", run)
+    source = f"def reward(task, messages, outcome):\n    {body}\n"
+    with pytest.raises(DesignRefused, match=told) if "recorded play 1" in told else nullcontext():
+        assert analysis.try_code("s", UNISOLATED, lambda name: PLAYED, "reward", source, "guess") == told
+
+
+@pytest.mark.parametrize(
+    "result", [b"", b"[]", b"{}", b'["a", 1, 2]', b"[1, 2]", b"[" * 50_000, b"[%s, 1, 2]" % (b"9" * 999)]
+)
+def test_what_code_leaves_in_place_of_numbers_is_not_told(
+    result: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (left := tmp_path / "result.json").write_bytes(result)
+    ended = SimpleNamespace(wait=lambda: Exit("finished", 0), logs=str, results=lambda: {"result.json": left})
+    monkeypatch.setattr(analysis, "_run", lambda *_: ended)
+    assert analysis.try_code("s", UNISOLATED, list, "reward", SLOTS["reward"].built_in, "guess") == ""
 
 
 @pytest.mark.parametrize("slot", ["task_weights", "prompt", "agent"])

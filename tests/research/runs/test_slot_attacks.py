@@ -124,7 +124,10 @@ def test_code_is_tried_in_a_container_before_anything_is_locked(
     docker_sandbox: DockerSandbox, engine: ContainerEngine, image: Image
 ) -> None:
     found = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version)
-    attempt = partial(try_code, "s1", Isolation(found, docker_sandbox))
+    words = [{"role": "user", "content": "Guess."}, {"role": "assistant", "content": "7"}]
+    play = {"task_id": "a", "sample": 0, "reward": 0.5, "success": False, "data": {}, "messages": words}
+    attempt = partial(try_code, "s1", Isolation(found, docker_sandbox), lambda name: [play])
+    assert attempt("reward", written("reward"), "guess") == "reward: tried on 1 recorded plays: rewards 0.5 to 0.5"
     attempt("reward", written("reward", WALLS), "guess")
     attempt("agent", written("agent"), "guess")
     for slot, body, said in (

@@ -22,7 +22,7 @@ from research.orchestration.artifacts import LearningCurves, build_artifacts
 from research.planners.analysis import collect_inputs
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.rules import RulesPlanner
-from research.proposals.actions import Constant, Decline, Explore, Tried
+from research.proposals.actions import Constant, Decline, Explore, Propose, ProposeDesign, Tried
 from research.runs.files import AttemptSpec
 from research.runs.workers import SEARCH_TRANSCRIPTS
 from research.scheduler.steps import EXPLORED
@@ -40,6 +40,7 @@ from studies.records.runs import screen_metric
 from swarm.client.episode import EpisodeResult
 from swarm.environments.play import choose_plays
 from swarm.job import Job
+from tests.research.factories import make_claim
 from tests.research.planners.test_rounds import flight as in_rounds
 from tests.studies.synthetic import design as synthetic_design
 
@@ -189,6 +190,34 @@ def test_an_exploration_before_the_first_question_is_shown_and_leaves_the_level_
     assert {shown["plays"] for shown in planner.looked[2:4]} == {64}
     assert result.report is not None
     assert result.report.count("No claim rests on them") == 2
+
+
+def test_code_is_tried_on_what_an_exploration_recorded_which_the_planner_and_the_report_say() -> None:
+    shown: list[Any] = []
+
+    class Coder(Explorer):
+        def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
+            if digest.stage == "design":
+                shown.append(digest.facts()["code"])
+                return PlannerTurn(ProposeDesign(environment="arith"))
+            if digest.stage != "propose" or not digest.explored:
+                return super().act(digest, check)
+            bad, good = (
+                Propose(hypotheses=(make_claim("advantage", "built-in", "own", code=code),))
+                for code in ("= reward / (mean - mean)", "= reward - mean")
+            )
+            shown.append(str(check(bad)))
+            return PlannerTurn(good)
+
+    coder = Coder(round=1)
+    result = fly(replace(flight(planner=lambda clock: coder, report=True, alter=spoken), asks={"rounds": 1}))
+    assert (result.state.status, result.refused) == ("concluded", None)
+    assert re.search(r"tried in arith, on recorded plays 1 to \d+: .* has no value", shown[0])
+    assert re.fullmatch(r"advantage: tried on \d+ recorded plays: advantages -\S+ to 0\.\d+", *shown[1])
+    told = [act.note for act in result.state.planner_acts if act.note]
+    assert told == [*shown[1], *shown[1]]
+    assert result.report is not None
+    assert result.report.count(told[0]) == 2
 
 
 def test_an_exploration_on_several_seeds_makes_each_try_on_all_of_them_and_no_claim_may_have_one() -> None:

@@ -17,7 +17,7 @@ from swarm.environments import Outcome, Task
 from swarm.environments import user_code as module
 from swarm.environments.custom import CodeSource, Kind
 from swarm.environments.loading import load_source
-from swarm.environments.play import try_slot
+from swarm.environments.play import try_recorded, try_slot
 from swarm.environments.user_code import Advantage, Reward, RewardFailed, TaskWeights, call, code_files, code_hash, load
 from swarm.errors import InvalidRequest
 
@@ -297,3 +297,48 @@ async def test_code_is_tried_on_a_play(slot: str, body: str, said: str, tmp_path
     with pytest.raises(RewardFailed, match=said):
         await try_slot(slot, str(tmp_path / "tried.py"), "arith")
     return None
+
+
+def recorded(task: str, reward: float, *said: str, **more: Any) -> dict[str, Any]:
+    words = [{"role": role, "content": text} for role, text in zip(("user", "assistant", "tool"), said, strict=False)]
+    kept = {"task_id": task, "sample": 0, "reward": reward, "success": reward > 0, "data": {"n": 1}, "messages": words}
+    return kept | more
+
+
+PLAYS = [
+    recorded("a", 1.0, "Add.", "12", facts={"tries": 2.0}), recorded("b", 0.0, "Add.", "123", facts={"tries": 0.0}),
+    recorded("a", 0.5), recorded("b", 0.0), recorded("c", 0.25),
+    recorded("c", 0.25, "Add.", "x" * 2000, facts={"tries": 1.0}),
+    recorded("a", 1.0, "Buy.", "", "7", facts={"tries": 1.0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("slot", "source", "found"), [
+    ("reward", "return outcome['reward'] - len(messages[-1]['content'])", [2, -3, -1]),  # those kept whole alone
+    ("reward", "= reward - 0.1 * tries", [4, 0.0, 0.9]), ("advantage", "= reward - mean", [6, -0.25, 0.25]),
+    ("advantage", "return [2.0 * group for group in groups]", [6, 0, 4]),
+    ("task_weights", "return [1.0 + sum(task['rewards']) * task['data']['n'] for task in history]", [7, 1.0, 3.5]),
+    ("prompt", "return [*messages, *messages]", [2, 2, 2]), ("agent", "return []", []),
+    ("reward", "= reward / tries", "play 2: the reward function raised ValueError: 'reward / tries' has no value"),
+    ("reward", "return 1.0 / outcome['reward']", "play 2: the reward function raised ZeroDivisionError"),
+    ("reward", "return float('nan') if outcome['success'] else 0.0", "play 1: expected the reward function to return"),
+    ("advantage", "return rewards[1:]", "plays 1 to 6: expected the advantage function to return 6 finite"),
+    ("advantage", "return [*rewards[:4], float('inf'), 0.0]", "6 finite numbers, found inf as number 5 of 6"),
+    ("task_weights", "return [sum(task['rewards']) - 1 for task in history]", "plays 1 to 7: expected the task_"),
+    ("prompt", "return messages[1:]", "play 1: expected a list of chat messages of prompt(), found None"),
+    ("prompt", "raise ValueError('two\\nlines')", "play 1: the prompt function raised ValueError: two lines"),
+])  # fmt: skip
+async def test_code_is_tried_on_recorded_plays(slot: str, source: str, found: Any, tmp_path: Path) -> None:
+    place = source
+    if not source.startswith("="):
+        (file := tmp_path / "tried.py").write_text(f"def {slot}({module.SLOTS[slot]}):\n    {source}\n")
+        place = str(file)
+    if isinstance(found, list):
+        assert await try_recorded(slot, place, PLAYS) == pytest.approx(found)
+        assert await try_recorded(slot, place, []) == []
+        return
+    with pytest.raises(RewardFailed) as refused:
+        await try_recorded(slot, place, PLAYS)
+    assert str(refused.value).startswith("on recorded play")
+    assert found in str(refused.value)
+    assert "\n" not in str(refused.value)
