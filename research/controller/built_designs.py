@@ -123,6 +123,7 @@ def build_replication(
     why = action.why or f"{claim.id}, of round {told.number}, is put to the test once more."
     environment, steps = action.environment or design.environment, int(design.base_job["steps"])
     apart: actions.EvaluateApart = "both" if judged.also_own else bool(judged.evaluates_apart(claim.declared))
+    apart = "agent" if judged.evaluate_by else apart
     wish = actions.ProposeDesign(environment=environment, steps=steps, constants=constants, evaluate_apart=apart)
     return actions.Propose(hypotheses=(again,), metric=metric, why=why), wish
 

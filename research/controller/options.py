@@ -113,8 +113,9 @@ class StudyOptions(BaseModel):
     )] = []  # fmt: skip
     evaluate: Annotated[str, *_option(
         "Where a knob of the environment is varied (--vary environment.max_turns=3,6): all arms at the `control`'s "
-        "value, each `apart` at its own, or `both`: the control's judges, and their own is reported.",
-        form={"enum": ["control", "apart", "both"]},
+        "value, each `apart` at its own, or `both`: the control's judges, and their own is reported. Where `agent` or "
+        "`prompt` is varied: hidden tasks played by each arm's own `agent`, in a container without tasks.",
+        form={"enum": ["control", "apart", "both", "agent"]},
     )] = "control"  # fmt: skip
     env: Annotated[str | None, *_option(
         "Environment: a name, a folder, module:Name, tasks.jsonl (with --reward), or an address such as "

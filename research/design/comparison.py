@@ -28,7 +28,7 @@ from studies.metrics import kind_of
 from studies.metrics.base import LEAST_POINTS
 from studies.metrics.builtin import Success
 from studies.records.alpha import MOST_ROUNDS
-from studies.records.design import KNOB, MATCHED, MODEL, MOST_REPAIRS, REWARD, Arm, Hypothesis, Kind, Metric
+from studies.records.design import KNOB, MATCHED, MODEL, MOST_REPAIRS, PLAYING, REWARD, Arm, Hypothesis, Kind, Metric
 from studies.records.procedure import Extension, Prediction, Rung, Screen, ScreenField
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name
@@ -288,6 +288,8 @@ class DesignDraft:
             found = f"found {metric_name(metric)}, which the code of {coded[0]} makes itself; ask for another one"
             raise DesignRefused(f"expected a metric of what training does where {coded[0]} differs; {found}")
         varied = sorted({name for arm in self.comparison.arms for name in arm.overrides if name.startswith(KNOB)})
+        if self.evaluate_apart == "agent":
+            return self._evaluated_by_agent(metric, varied)
         if not varied:
             return metric
         if (both := self.evaluate_apart == "both") and kind_of(metric).of_environment:
@@ -301,6 +303,22 @@ class DesignDraft:
                 held |= {name: value for name, value in self.comparison.arms[0].overrides.items() if name in varied}
             return metric.model_copy(update={"knobs": held, "also_own": both})
         return metric.model_copy(update={"meaning": f"{metric.meaning}, each arm at its own {' and '.join(varied)}"})
+
+    def _evaluated_by_agent(self, metric: Metric, knobs: Sequence[str]) -> Metric:
+        """Return the metric where each arm's own agent plays hidden tasks. It lives through one evaluation, and could
+        know a task when it comes again: each comes once."""
+        most = len(environments()[self.job.environment].tasks("hidden"))
+        if not any(slot in PLAYING for arm in self.comparison.arms for slot in arm.slots) or knobs or self.replication:
+            raise DesignRefused(
+                "expected agent or prompt varied, no knob and no replication where the arms' agents evaluate; found "
+                "another design; leave evaluate_apart out"
+            )
+        if metric.schedule is not None or kind_of(metric).of_environment or metric.episodes > most:
+            raise DesignRefused(
+                f"expected at most {most} episodes (--episodes), before and after training alone, where the arms' "
+                f"agents evaluate, as they could know a task again; found {metric_name(metric)}, {metric.episodes}"
+            )
+        return metric.model_copy(update={"evaluate_by": "the arm's agent"})
 
     def stages(self, seeds: int, price: Pricing, metric: Metric) -> tuple[Stage, ...]:
         """Return what is run with so many seeds, at the worst."""

@@ -160,7 +160,9 @@ def _build_finding(state: StudyState, claim: Hypothesis, verdict: Verdict, folde
         environment=environment,
         model="compared" if MODEL in claim.declared else model_name(values.get(MODEL, {})),
         model_key=digest(values.get(MODEL))[:16] if recorded is None else model_key(recorded),
-        metric=metric_key(design.metric) + " apart" * bool(design.metric.evaluates_apart(claim.declared)),
+        metric=metric_key(design.metric)
+        + " apart" * bool(design.metric.evaluates_apart(claim.declared))
+        + " by agent" * bool(design.metric.evaluate_by),
         metric_name=metric_name(design.metric),
         job=digest({name: value for name, value in alike.items() if name not in apart})[:16],
         fields={name: values[name] for name in shown if values[name] != usual.get(name)},

@@ -29,6 +29,11 @@ WEIGHT = 1.0
 """What the server takes where a request does not say."""
 
 
+def model_calls_alone(request: Request) -> str | None:
+    """Judge the requests of a player, which has neither tasks nor leases: it speaks to the model."""
+    return None if request.method == "POST" and request.path in MODEL_CALLS else "more than calls of the model"
+
+
 class AccessPolicy:
     """Checks the requests of one container.
 

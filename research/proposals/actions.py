@@ -88,7 +88,7 @@ class FieldValue(_ActionModel):
     """Its value in this arm."""
 
 
-EvaluateApart = StrictBool | Literal["both"]
+EvaluateApart = StrictBool | Literal["both", "agent"]
 Setting = Scalar | Annotated[tuple[FieldValue, ...], Field(min_length=2, max_length=MOST_TOGETHER)]
 """What an arm sets: the value of the variable, or of each of several fields."""
 
@@ -331,7 +331,8 @@ class ProposeDesign(_ActionModel):
     evaluate_apart: EvaluateApart = False
     """Where a knob of the environment is varied: whether each arm is evaluated at its own value, so that the task
     itself differs between them, in place of all at the control's; 'both' for the control's, which judges, and after
-    training each at its own, too, which claims nothing."""
+    training each at its own, too, which claims nothing. Where `prompt` or `agent` is varied, 'agent' has hidden tasks
+    played with each arm's own code, so that agent and policy are measured together."""
     replication: ProposedReplication | None = None
     """Where a supported claim is tried once more; null for nowhere."""
     repairs: StrictInt | None = Field(default=None, ge=0, le=MOST_REPAIRS)

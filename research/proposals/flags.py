@@ -24,7 +24,7 @@ from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, field_val
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS, code_name
 from research.text import did_you_mean
-from studies.records.design import BUILT_IN, KNOB, LEAST_RUNGS, MODEL, MOST_MEDIATORS, is_expression
+from studies.records.design import BUILT_IN, KNOB, LEAST_RUNGS, MODEL, MOST_MEDIATORS, PLAYING, is_expression
 from swarm.job import Job
 
 EXAMPLE = "--vary group_size=4,16 --env guess"
@@ -34,7 +34,7 @@ Shape = Literal["apart", "together", "interaction", "trend"]
 """How the fields of a comparison go: each against the control by itself; all of them in one arm; the effect of the
 first as it depends on the second; the values of one along a straight line."""
 Claim = Literal["increase", "decrease"]
-_EVALUATE: Mapping[str, EvaluateApart] = {"control": False, "apart": True, "both": "both"}
+_EVALUATE: Mapping[str, EvaluateApart] = {"control": False, "apart": True, "both": "both", "agent": "agent"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,12 @@ class RequestedComparison:
             raise BadTopic(f"expected at most {MOST_MEDIATORS} --mediator, each once; found {', '.join(mediators)}")
         if (apart := _EVALUATE.get(evaluate)) is None:
             raise BadTopic(f"--evaluate: expected {', '.join(_EVALUATE)}; found {evaluate!r}")
-        if apart and varied and not any(name.startswith(KNOB) for name in varied):
+        by_agent = apart == "agent"
+        if apart and varied and not any(name in PLAYING if by_agent else name.startswith(KNOB) for name in varied):
             found = f"found {', '.join(varied)}; leave it out"
-            raise BadTopic(f"expected --evaluate {evaluate} where a knob is varied; {found}")
+            raise BadTopic(
+                f"expected --evaluate {evaluate} where {'agent or prompt' if by_agent else 'a knob'} is varied; {found}"
+            )
         return cls(varied, constant, models=models, code=code, shape=joint, mediators=acting, evaluate_apart=apart)
 
     @classmethod
@@ -139,7 +142,9 @@ class RequestedComparison:
         shape = [f"--as {self.shape}"] if self.shape != "apart" else []
         held = [f"--set {name}={value_text(value)}" for name, value in self.held.items()]
         place = [f"--env {shlex.quote(self.environment)}"] if self.environment else []
-        evaluated = {True: ["--evaluate apart"], "both": ["--evaluate both"]}.get(self.evaluate_apart, [])
+        evaluated = [
+            f"--evaluate {word}" for word, apart in _EVALUATE.items() if apart and apart == self.evaluate_apart
+        ]
         acting = [f"--mediator {shlex.quote(f'{metric}={way}')}" for metric, way in self.mediators]
         return " ".join([*vary, *shape, *held, *place, *acting, *evaluated])
 

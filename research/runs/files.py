@@ -264,8 +264,8 @@ class AttemptFolder:
         self.kept = path / "evaluation-kept.json"
         """The evaluations during training that an earlier attempt made."""
 
-    def exchange(self, role: Role) -> Path:
-        return self.path / "exchange" / role
+    def exchange(self, worker: str) -> Path:
+        return self.path / "exchange" / worker
 
     def evaluation(self, which: EvaluationName) -> Path:
         return self.path / f"evaluation-{which}.json"

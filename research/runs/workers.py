@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +28,9 @@ from pydantic import ValidationError
 from research.environments.install import python_path_variables
 from research.environments.reference import client_files, write_client_files
 from research.files import write_bytes
-from research.isolation.access_policy import AccessPolicy
+from research.isolation.access_policy import AccessPolicy, model_calls_alone
 from research.isolation.mode import EngineThread, one_line
+from research.runs.door import Door
 from research.runs.files import (
     AttemptFolder,
     AttemptSpec,
@@ -41,7 +43,7 @@ from research.runs.files import (
 from research.text import describe
 from sandboxes import ContainerHandle, DockerSandbox, Exit, ExitReason, SandboxError, SandboxSpec
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.gateway.gateway import PORTS, SERVER_PORT, Gateway
+from sandboxes.gateway.gateway import PLAYS, PORTS, SERVER_PORT, Gateway
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
 from sandboxes.spec import describe_signal, last_lines
 from studies.records.design import REWARD, is_expression
@@ -218,6 +220,7 @@ ENVIRONMENTS: Final = "environments"
 EVALUATION_BYTES = 4 << 20
 ALL_EVALUATIONS_BYTES = 16 << 20
 SERVER = f"http://127.0.0.1:{SERVER_PORT}"
+DOOR = f"http://127.0.0.1:{next(iter(PLAYS))}"
 POLL_S = 0.2
 LOG_BYTES = 1 << 20
 MOST_LAST_WORDS = 600
@@ -238,11 +241,14 @@ class ContainerWorkers:
         self._thread = EngineThread(partial(engine_failures, engine))
         self._workers: list[ContainerWorker] = []
         self._gateways = AsyncExitStack()
+        self._watches: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        for watch in self._watches:
+            watch.cancel()
         try:
             await self._thread.do_shielded(self._sandbox.reap, self._spec.labels())
         finally:
@@ -253,19 +259,42 @@ class ContainerWorkers:
         tasks = tasks_of(self._spec, role)
         ids = {task.id for task in tasks}
         access = AccessPolicy("train", ids) if role == "client" else AccessPolicy("eval", ids, EVALUATION_STREAM)
-        gateway = Gateway(
-            self._folder.exchange(role),
-            upstream=Upstream(self._url, self._token, access),
-            log=self._folder.log(f"egress-{role}"),
-        )
+        plays = player = None
+        if player_of(self._spec, role):
+            door, player = await self._start_player(role)
+            plays = Upstream(door.url, door.evaluator_key, lambda _: None)
+        gateway = await self._open_gateway(role, Upstream(self._url, self._token, access), plays)
+        handle = await self._thread.do(self._sandbox.run, container_spec(self._spec, role, tasks, self._folder))
+        worker = ContainerWorker(self._folder, role, handle, self._thread, gateway, player)
+        self._workers.append(worker)
+        return worker
+
+    async def _open_gateway(self, name: str, upstream: Upstream, plays: Upstream | None) -> Gateway:
+        log = self._folder.log(f"egress-{name}")
+        gateway = Gateway(self._folder.exchange(name), upstream=upstream, plays=plays, log=log)
         try:
             await self._gateways.enter_async_context(gateway)
         except (SandboxError, OSError) as error:
             raise AttemptFailed("container_refused", one_line(error)) from error
-        handle = await self._thread.do(self._sandbox.run, container_spec(self._spec, role, tasks, self._folder))
-        worker = ContainerWorker(self._folder, role, handle, self._thread, gateway)
-        self._workers.append(worker)
-        return worker
+        return gateway
+
+    async def _start_player(self, role: Role) -> tuple[Door, ContainerHandle]:
+        """Start the player of an evaluator. Its end, however it comes, fails its plays and nothing else: a run whose
+        arm could end it where it plays badly would be chosen by its result."""
+        door = await self._gateways.enter_async_context(Door())
+        upstream = Upstream(self._url, secrets.token_urlsafe(), model_calls_alone)  # no key that the server knows
+        plays = Upstream(door.url, door.player_key, lambda _: None)
+        await self._open_gateway(f"{role}-player", upstream, plays)
+        handle = await self._thread.do(self._sandbox.run, player_spec(self._spec, role, self._folder))
+        self._watches.append(asyncio.create_task(self._watch_player(handle, door)))
+        return door, handle
+
+    async def _watch_player(self, handle: ContainerHandle, door: Door) -> None:
+        try:
+            while await self._thread.do(handle.poll) is None:  # noqa: ASYNC110  -- an engine, when asked
+                await asyncio.sleep(POLL_S)
+        finally:
+            door.shut()
 
     def refused(self) -> Mapping[str, int]:
         """Return the requests that were refused, by who asked and why."""
@@ -277,9 +306,10 @@ class ContainerWorker:
     """One container, from its start until what it left is in place."""
 
     def __init__(
-        self, folder: AttemptFolder, role: Role, handle: ContainerHandle, thread: EngineThread, gateway: Gateway
-    ) -> None:
-        self.role = role
+        self, folder: AttemptFolder, role: Role, handle: ContainerHandle, thread: EngineThread, gateway: Gateway,
+        player: ContainerHandle | None = None,
+    ) -> None:  # fmt: skip
+        self.role, self._player = role, player
         self._folder, self._handle, self._thread, self._gateway = folder, handle, thread, gateway
         self._exit: Exit | None = None
         self._said = ""
@@ -298,6 +328,8 @@ class ContainerWorker:
         while (ended := await self._thread.do(self._handle.poll)) is None:  # noqa: ASYNC110  -- an engine, when asked
             await asyncio.sleep(POLL_S)
         self._exit = ended
+        if self._player is not None:
+            await self._thread.do(self._player.stop)
         self._said = await self._thread.do(self._handle.logs, tail_bytes=LOG_BYTES)
         refused = [f"refused {count} times: {why}" for why, count in self.refusals.items()]
         write_bytes(self._folder.log(self.role), "\n".join([self._said, *refused]).encode(), durable=False)
@@ -339,6 +371,10 @@ def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder:
             files[f"{slot}.py"] = source.encode()
             place = f"/input/{slot}.py"  # the image of a study that began before there were slots knows --reward alone
             arguments += ["--reward", place] if slot == REWARD else ["--slot", f"{slot}={place}"]
+    ports = {SERVER_PORT: PORTS[SERVER_PORT]}
+    if player_of(spec, role):
+        ports |= PLAYS
+        arguments += ["--door", DOOR]
     most = ALL_EVALUATIONS_BYTES if role == "evaluator-during" else EVALUATION_BYTES
     play = play_arguments(spec, role, server=SERVER, out=f"/workspace/results/{EVALUATION}")
     trusted = role != "client" or not spec.run.runs_python
@@ -347,11 +383,31 @@ def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder:
         directory=folder.path, environment={"AJET_TOKEN": PLACEHOLDER}, labels={**spec.labels(), "role": role},
         time_limit_s=spec.time_limit_s, trusted=trusted, image=spec.sandbox.image, files=files,
         results={} if role == "client" else {EVALUATION: most}, exchange=folder.exchange(role),
-        ports={SERVER_PORT: PORTS[SERVER_PORT]}, tied=True,
+        ports=ports, tied=True,
     )  # fmt: skip
 
 
-def container_name(labels: Mapping[str, str], role: Role) -> str:
+def player_of(spec: AttemptSpec, role: Role) -> Mapping[str, str]:
+    """Return the code, by slot, of the player beside a worker; empty where the built-in agent plays."""
+    return {} if role == "client" else spec.run.player
+
+
+def player_spec(spec: AttemptSpec, role: Role, folder: AttemptFolder) -> SandboxSpec:
+    """Return what runs in the container of an evaluator's player: an arm's code, and no task. What it says stays there,
+    as it may be what it read in hidden tasks."""
+    name, code = f"{role}-player", player_of(spec, role)
+    slots = (word for slot in code for word in ("--slot", f"{slot}=/input/{slot}.py"))
+    command = ("python3", "-m", MODULE, "player", "--server", SERVER, "--door", DOOR, *slots)
+    return SandboxSpec(
+        name=container_name(spec.labels(), name), command=command, directory=folder.path,
+        environment={"AJET_TOKEN": PLACEHOLDER}, labels={**spec.labels(), "role": name},
+        time_limit_s=spec.time_limit_s, trusted=False, image=spec.sandbox.image,
+        files={f"{slot}.py": source.encode() for slot, source in code.items()}, exchange=folder.exchange(name),
+        ports={SERVER_PORT: PORTS[SERVER_PORT], **PLAYS}, tied=True,
+    )  # fmt: skip
+
+
+def container_name(labels: Mapping[str, str], role: str) -> str:
     return f"ajet-{labels['study']}-{labels['run_id']}-a{labels['attempt']}-{role}"
 
 

@@ -1,6 +1,7 @@
 """The gateway: what a container reaches through the sockets of its exchange folder.
 
     folder/server.sock    the swarm server, as far as `Upstream.admits` lets a request pass
+    folder/plays.sock     another server, where `plays` is given
     folder/egress.sock    the Internet, as far as an allow-list names it (`sandboxes.gateway.egress`)
 
 No secret is needed inside: a client shows the PLACEHOLDER, and the run's token takes its place on the way. Sockets are
@@ -86,6 +87,8 @@ SERVER_PORT = 8000
 EGRESS_PORT = 3128
 PORTS: Mapping[int, str] = {SERVER_PORT: "server.sock", EGRESS_PORT: "egress.sock"}
 """The ports of a container's loopback, and the sockets they lead to."""
+PLAYS: Mapping[int, str] = {8001: "plays.sock"}
+"""The same for `Gateway.plays`."""
 NO_REFUSALS = frozenset(
     {"forwarded", "unreachable", "lost", "egress allowed", "egress failed", "egress lost", "egress log lost"}
 )
@@ -108,6 +111,7 @@ class Gateway:
     folder: Path
     _: KW_ONLY
     upstream: Upstream | None
+    plays: Upstream | None = None
     allow: Sequence[Destination] = ()
     log: Path
     resolve: Resolve = resolve_here
@@ -124,11 +128,12 @@ class Gateway:
         enough = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
         if soft != resource.RLIM_INFINITY and soft < enough:
             resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
-        proxy = ReverseProxy(self.upstream, self._count)
         egress = Egress(self.allow, self.log, self._count, MOST_WAYS_OUT, self.resolve)
         async with AsyncExitStack() as stack:
-            sock = stack.enter_context(listen(self.folder / PORTS[SERVER_PORT]))
-            await stack.enter_async_context(proxy.serve(sock, MOST_CALLS))
+            others = [(name, self.plays) for name in PLAYS.values() if self.plays is not None]
+            for name, upstream in ((PORTS[SERVER_PORT], self.upstream), *others):
+                sock = stack.enter_context(listen(self.folder / name))
+                await stack.enter_async_context(ReverseProxy(upstream, self._count).serve(sock, MOST_CALLS))
             sock = stack.enter_context(listen(self.folder / PORTS[EGRESS_PORT]))
             await stack.enter_async_context(egress.serve(sock))
             self._stack = stack.pop_all()

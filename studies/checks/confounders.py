@@ -199,7 +199,9 @@ def _check_beginnings(pair: _Pair) -> Iterator[Violation]:
     if means[0] != means[1] and pair.declared & {MODEL}:
         sentence = f"{began}: model brings that about, and what is left to gain differs"
         yield Violation("warm_start", sentence, blocks=False)
-    elif all(played) and not (pair.declared & (_DECODING | _MODEL) or metric.evaluates_apart(pair.declared)):
+    elif all(played) and not (
+        pair.declared & (_DECODING | _MODEL) or metric.evaluates_apart(pair.declared) or metric.evaluate_by
+    ):
         share = fmean(means)
         error = math.sqrt(share * (1 - share) * sum(1 / count for count in played))
         if abs(means[0] - means[1]) > BEGINNINGS_BLOCK * error:

@@ -38,6 +38,8 @@ Direction = Literal["increase", "decrease"]
 REWARD: Final = "reward"
 """The slot of the function that gives each training episode its reward."""
 SLOTS: Final = (REWARD, "advantage", "task_weights", "prompt", "agent")
+PLAYING: Final = ("prompt", "agent")
+"""Those whose code plays, and evaluates where the lock says so."""
 """The variables that are no job fields: each is a place for code (`research.proposals.slots` says what it is)."""
 BUILT_IN: Final = "built-in"
 """Value of a slot that stands for what is there anyway; any other is the name of code in the design."""
@@ -228,7 +230,7 @@ class Metric(EvolvingRecord):
 
     added_fields: ClassVar = frozenset({
         "reducer", "checkpoint", "worst", "kind", "name", "unit", "best", "threshold", "horizon", "schedule", "of",
-        "task_seed", "beside", "knobs", "also_own",
+        "task_seed", "beside", "knobs", "also_own", "evaluate_by",
     })  # fmt: skip
 
     key: str = SUCCESS
@@ -268,6 +270,9 @@ class Metric(EvolvingRecord):
     """The environment's knobs at which all arms are evaluated, as in a job; None for what each run's own job has."""
     also_own: bool = False
     """Whether last policies are evaluated at their own knobs besides, which is reported and claims nothing."""
+
+    evaluate_by: Literal["", "the arm's agent"] = ""
+    """Who plays in evaluations; empty for the built-in agent, whatever code an arm has."""
 
     def evaluated(self, job: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """Return a job with the environment's knobs as they are in evaluations."""
@@ -516,6 +521,12 @@ class RunSpec(EvolvingRecord):
     def sources(self) -> dict[str, str]:
         """The source of what is in each slot that does not hold what is built in."""
         return {**({} if self.code is None else {REWARD: self.code}), **self.slots}
+
+    @property
+    def player(self) -> dict[str, str]:
+        """The code, by slot, that plays in its evaluations; empty where the built-in agent does."""
+        own = self.slots if self.metric.evaluate_by else {}
+        return {slot: source for slot, source in own.items() if slot in PLAYING}
 
     @property
     def runs_python(self) -> bool:

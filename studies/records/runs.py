@@ -220,7 +220,8 @@ def shares_untrained(spec: RunSpec, untrained: RunSpec) -> bool:
     one, other = spec.metric, untrained.metric
     alike = (spec.environment, one.split, one.task_seed) == (untrained.environment, other.split, other.task_seed)
     jobs = one.evaluated(spec.job), other.evaluated(untrained.job)  # no policy begins with knobs: they are of plays
-    return is_untrained_run(untrained) and spec.arm != PLUMBING_ARM and alike and begins_alike(*jobs)
+    alike = alike and not spec.player and begins_alike(*jobs)
+    return is_untrained_run(untrained) and spec.arm != PLUMBING_ARM and alike
 
 
 def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:

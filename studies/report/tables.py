@@ -393,6 +393,8 @@ def _measure_facts(design: Design) -> Iterator[Fact]:
     yield "Metric", f"{metric.key}: {metric.meaning}"
     same = "" if metric.task_seed is None else ", the same tasks in every run"
     yield "Measured on", f"{plural(metric.episodes, 'episode')} of the {metric.split} split, by the harness{same}"
+    if metric.evaluate_by:
+        yield "Played by", f"{metric.evaluate_by}, in a container without tasks; without one by the built-in agent"
     for name in sorted({name for arm in design.arms for name in arm.overrides if name.startswith(KNOB)}):
         locked = value_of({**design.base_job, **design.arm(design.control_arm).overrides}[name])
         where = f"at {locked} in all arms" if metric.knobs is not None else "at each arm's own value, too"

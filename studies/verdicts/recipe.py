@@ -118,6 +118,8 @@ def _why_left(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
         return "is against a control nobody uses"
     if apart := design.metric.evaluates_apart(claim.declared):
         return f"is of arms that are each evaluated at its own {' and '.join(apart)}"
+    if design.metric.evaluate_by:
+        return "is of arms that are each evaluated by its own agent"
     if claim.kind != "difference":
         return "is an interaction or a trend, and no value of a job"
     survivors = rests_on_survivors(verdict, design.metric)

@@ -171,6 +171,8 @@ def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:
 
 def explain_apart(claim: Hypothesis, metric: Metric) -> str:
     apart = " and ".join(metric.evaluates_apart(claim.declared))
+    if metric.evaluate_by:
+        return " Hidden tasks were played by each arm's own agent: agent and policy are measured together."
     return f" The task itself differs between the arms: each is evaluated at its own {apart}." if apart else ""
 
 

@@ -188,6 +188,10 @@ class AgentFailed(Exception):
     """The agent failed too often in a row; the message quotes the last failure."""
 
 
+class PlayFailed(Exception):
+    """An agent elsewhere failed a play; the message says no more than that. However often, an evaluation goes on."""
+
+
 class WrongResult(TypeError):
     """An agent returned what is no result; the message says what was expected, and what was found."""
 

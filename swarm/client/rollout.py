@@ -33,6 +33,7 @@ from swarm.client.episode import (
     AgentFailed,
     Episode,
     EpisodeResult,
+    PlayFailed,
     Result,
     RolloutSummary,
     TaskT,
@@ -420,7 +421,8 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
         self.results.append(
             EpisodeResult(episode.task.id, sample, reward, success, version, facts, ended.tokens, reason)
         )
-        if failed and ended.tokens == 0:  # it broke before it called the model: so it may each time
+        # One that broke before it called the model may do so each time.
+        if failed and ended.tokens == 0 and not isinstance(failed, PlayFailed):
             self._fail(failed)
         elif failed:
             self._failures_in_a_row = 0

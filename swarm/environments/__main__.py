@@ -3,13 +3,15 @@
     python -m swarm.environments play     --server URL --environment guess [--reward FILE.py[:NAME]] [--stream NAME]
                                           [--slot NAME=FILE.py[:NAME]]
     python -m swarm.environments evaluate --server URL --environment guess --out FILE [--split hidden] [--episodes 512]
-                                          [--transcripts 2] [--during]
+                                          [--transcripts 2] [--during] [--door URL]
+    python -m swarm.environments player   --server URL --door URL --slot NAME=FILE.py
 
 Both take --tasks FILE (these tasks, a JSON list of {"id", "data"}, instead of a split's), --agent FILE.py[:NAME] (an
 agent of one's own instead of the environment's; with tasks of its own it needs no environment), --knobs JSON (as
 {"max_turns": 3}), --concurrency, --seed, --timeout (seconds that one play may take) and --unchanged (refuse the user's
 files if they are saved while they are loaded). A --slot is code for a part of the environment's own client
 (`swarm.environments.user_code`): reward, advantage (of a job with `external_advantages`), task_weights, prompt, agent.
+A `player` plays with its slots, prompt or agent, what an evaluator offers at a --door (`swarm.environments.door`).
 The server's client token is read from AJET_TOKEN. `play` goes on until the job is finished, and so does `evaluate
 --during`, which plays --episodes whenever training waits for them (as many as it waits for where --episodes is left
 out) and writes all these evaluations to FILE; each prints a line of JSON that sums up, `play` into --out FILE if that
@@ -41,6 +43,7 @@ from swarm.client.episode import EpisodeResult
 from swarm.environments import processes
 from swarm.environments.base import Environment, Split, Task
 from swarm.environments.custom import check_tasks, read_tasks
+from swarm.environments.door import RemoteAgent, serve_plays
 from swarm.environments.loading import PlayableEnvironment, load_playable
 from swarm.environments.measuring import MOST_BYTES, bound_resource
 from swarm.environments.play import (
@@ -97,6 +100,8 @@ def main() -> int:
     token = os.environ.get("AJET_TOKEN", "")
     if not token:
         return _fail(BAD_INPUT, "expected the server's client token in AJET_TOKEN, found none")
+    if arguments.action == "player":
+        return _serve_player(arguments, token)
     try:
         setup = _load(arguments)
     except InvalidRequest as error:
@@ -112,6 +117,18 @@ def main() -> int:
         return _fail(LOST, str(error))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _fail(INTERRUPTED, "interrupted; open episodes were given up")
+    return 0
+
+
+def _serve_player(arguments: argparse.Namespace, token: str) -> int:
+    """Play what a door offers. What the code writes says nothing to anybody, and neither does why it ends."""
+    try:
+        code = {slot: load(place, slot, takes=SLOTS[slot]) for slot, place in arguments.slot.items()}
+        asyncio.run(_cancel_on_sigterm(serve_plays(arguments.door, arguments.server, token, code)))
+    except (Exception, SystemExit):  # noqa: BLE001
+        return _fail(LOST, "the player ended")
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return _fail(INTERRUPTED, "interrupted")
     return 0
 
 
@@ -201,7 +218,10 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
 
     agent, name = setup.agent, setup.environment.name if setup.environment else None
     if setup.environment is not None and arguments.agent is None:
-        agent = report_failures(agent_of(setup.environment, on_play=plays.record))
+        remote = None
+        if arguments.door is not None:
+            remote = RemoteAgent(arguments.door, token, setup.environment.knob("max_turns"))
+        agent = report_failures(agent_of(setup.environment, on_play=plays.record, player=remote))
     knobs = {"knobs": arguments.knobs} if arguments.knobs else {}
     owner = os.environ.get(processes.OWNER, "evaluate")
     async with AsyncSwarmClient(arguments.server, token, owner=owner, code=setup.code) as client:
@@ -250,6 +270,11 @@ def _parse_arguments() -> argparse.Namespace:
         action.add_argument("--timeout", type=seconds, default=EPISODE_TIMEOUT_S, help="seconds a play may take")
         action.add_argument("--unchanged", action="store_true", help="refuse files that are saved while being loaded")
     play, evaluation = actions.choices["play"], actions.choices["evaluate"]
+    player = actions.add_parser("player")
+    player.add_argument("--server", required=True, type=_address, help="address of the swarm server")
+    player.add_argument("--door", required=True, type=_address, help="where plays are offered")
+    player.add_argument("--slot", action="append", type=_slot, required=True, help="its code: prompt or agent")
+    evaluation.add_argument("--door", type=_address, help="offer the plays to a player there")
     play.add_argument("--stream", type=_name, default="default", help="the stream of tasks the episodes belong to")
     play.add_argument("--reward", metavar="FILE.py[:NAME]", help="judge plays of the environment's agent with this")
     play.add_argument("--slot", action="append", type=_slot, default=[], help="code for a part of the client")
