@@ -6,7 +6,7 @@ Calls are shown in reading order, tokens in the colour of how likely they were; 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,21 +19,11 @@ from rich.tree import Tree
 from research.cli.app import Json, answer, console, make_facts, make_table, print_json, recording_console
 from research.errors import BadInput
 from research.installation.servers import Server, connect_server
+from research.shown.tokens import LEVELS, facts, level_of, order_calls, prompt_lengths, token_text
 from sandboxes.spec import escape_control
 from swarm.client import SwarmClient
-from swarm.snapshot import describe_side_conversations
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
 
-LEVELS: tuple[tuple[float, str, str], ...] = (
-    (0.9, "90 % and more", "#2f9e7a"),
-    (0.5, "50 to 90 %", "#8a9a2b"),
-    (0.1, "10 to 50 %", "#c98a12"),
-    (0.01, "1 to 10 %", "#d9622b bold"),
-    (0.0, "under 1 %", "#d13a63 bold"),
-)
-"""How likely a sampled token was: the least probability of each level, its name, and a style for any ground."""
-PART = "·"
-"""Stands for an id that is a part of a character."""
 _MOST = 240
 """Context tokens shown of one call unless all are asked for."""
 _PAGE_WIDTH = 140
@@ -85,57 +75,6 @@ def episode_page(record: EpisodeRecord) -> str:
     return paper.export_html(inline_styles=True)
 
 
-def prompt_lengths(calls: Sequence[CallRecord]) -> Mapping[int, int]:
-    """Return by a call's index how many tokens the engine saw before it sampled."""
-    prompts: dict[int, int] = {}
-    ends: dict[int | None, int] = {None: 0}
-    for call in calls:  # parents come before children
-        prompts[call.index] = ends[call.parent] + len(call.context.ids)
-        ends[call.index] = prompts[call.index] + len(call.sampled.ids)
-    return prompts
-
-
-def order_calls(calls: Sequence[CallRecord]) -> Iterator[tuple[CallRecord, int]]:
-    """Yield calls in reading order with their depth, which grows where the tree branches, not with every turn.
-
-    A conversation stays on one depth, and what branches off it comes before it goes on.
-    """
-    children: dict[int | None, list[CallRecord]] = {}
-    for call in calls:
-        children.setdefault(call.parent, []).append(call)
-    waiting = [(call, 0) for call in reversed(children.get(None, []))]
-    while waiting:
-        call, depth = waiting.pop()
-        yield call, depth
-        following = children.get(call.index, [])
-        waiting += [(last, depth) for last in following[-1:]]
-        waiting += [(branch, depth + 1) for branch in reversed(following[:-1])]
-
-
-def facts(record: EpisodeRecord) -> list[tuple[str, str]]:
-    rows = [
-        ("task", record.task_id),
-        ("stream", f"{record.stream}, {record.kind}"),
-        ("owner", record.owner),
-        ("state", record.state + (f": {record.reason}" if record.reason else "")),
-    ]
-    if record.code is not None:
-        rows.append(("code", record.code))
-    if record.group is not None:
-        rows.append(("group", record.group + (f", step {record.step}" if record.step is not None else "")))
-    if record.reward is not None:
-        success = {True: ", success", False: ", no success", None: ""}[record.success]
-        rows.append(("reward", f"{record.reward:g}{success}"))
-    if record.refusals:
-        counts = ", ".join(f"{count} {code}" for code, count in sorted(record.refusals.items()))
-        rows.append(("refused", f"calls {counts}; the last: {record.refusal or ''}"))
-    begun = sum(call.trained and call.drift == "start" for call in record.record)
-    named = any(call.agent for call in record.record)
-    if record.kind == "train" and not named and (note := describe_side_conversations(max(0, begun - 1))):
-        rows.append(("note", note))
-    return [(name, escape_control(value)) for name, value in rows]
-
-
 def _spans(call: CallRecord, full: bool) -> Table:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(style="dim", no_wrap=True)
@@ -158,17 +97,12 @@ def _spans(call: CallRecord, full: bool) -> Table:
 def _tokens(span: TokenSpan, places: Iterable[int]) -> Text:
     text, special = Text(), set(span.special)
     for place in places:
-        if span.texts:
-            word = "↵\n".join(escape_control(line) for line in span.texts[place].split("\n")) or PART
-        else:
-            word = f"{span.ids[place]} "
         if place < len(span.logprobs):
-            probability = math.exp(min(span.logprobs[place], 0.0))
-            style = next(style for least, _, style in LEVELS if probability >= least)
+            style = LEVELS[level_of(span.logprobs[place])][2]
             style += " underline" if place in special else ""
         else:
             style = "magenta" if place in special else "dim"
-        text.append(word, style)
+        text.append(token_text(span, place), style)
     if text.plain.endswith("\n"):  # its mark stands there; a blank line would follow
         text.right_crop(1)
     return text

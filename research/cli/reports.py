@@ -12,11 +12,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from research.cli.app import Json, Name, answer, open_study
-from research.cli.studies import describe_resume, report_paths
 from research.controller.session import require_files
 from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.studies import find_study
+from research.shown.study import describe_resume, report_paths
 from research.terminal import warn
 from studies import EventLog, EventType, HeadMoved, StudyLog, fold
 from studies.log.fold import WORKED

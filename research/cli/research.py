@@ -21,7 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from research.cli.app import answer, console, make_table, print_json, show_progress, takes_options
-from research.cli.studies import describe_pause, render_ending, render_opening, render_question, summary
+from research.cli.studies import render_ending, render_opening, render_question
 from research.controller import options
 from research.controller.controller import Observer, budget_left
 from research.controller.progress import NONE_DOUBTED, format_success, progress_lines, progress_of, verdict_key
@@ -40,6 +40,7 @@ from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.budget import GIVEN_UP
 from research.scheduler.required_runs import is_stopped_by_budget
 from research.scheduler.steps import SHRINK_RULE
+from research.shown.study import describe_pause, summary
 from research.terminal import strip_control_chars, warn
 from research.text import format_seconds
 from studies import EventLog, RunState, StudyState, fold

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from research.cli.app import Json, Name, answer, console, open_installation, open_study, print_json
-from research.cli.listing import read_listing
 from research.cli.research import (
     choose_isolation,
     conduct,
@@ -18,7 +17,7 @@ from research.cli.research import (
     make_observer,
     require_detachable,
 )
-from research.cli.studies import answer_json, describe_resume, render_ending, render_question, summary
+from research.cli.studies import render_ending, render_question
 from research.controller import interventions
 from research.controller.options import Detach, reopen_isolation, reopen_planner
 from research.controller.session import PLANNER_OPTIONS, has_controller, hold_lease
@@ -27,6 +26,8 @@ from research.installation.home import Home
 from research.installation.studies import find_study
 from research.scheduler.next_step import is_done
 from research.scheduler.required_runs import attempts_running
+from research.shown.listing import read_listing
+from research.shown.study import answer_json, describe_resume, summary
 from research.terminal import warn
 from research.text import format_seconds, parse_budget
 from studies import Event, EventLog, EventType, LeaseHeld, StudyLog, StudyState, fold

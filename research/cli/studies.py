@@ -1,12 +1,9 @@
-"""`ajet study show`, and what is told of a study in lists, at its end and as JSON."""
+"""`ajet study show`, and what a terminal tells of a study at its end."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -16,97 +13,31 @@ from research.controller.progress import progress_of
 from research.isolation.mode import read_sandboxing
 from research.planners.history import sanitize_line
 from research.scheduler.approvals import describe_cost, how_to_answer
-from research.scheduler.required_runs import open_hypotheses, runs_left
-from research.text import format_flag
-from studies import RunState, StudyState
-from studies.log.entries import ApprovalAnswer, LoggedApprovalRequest, PlannerNote
+from research.shown.study import (
+    describe_explored,
+    describe_pause,
+    describe_resume,
+    details,
+    explored_json,
+    planner_questions,
+    report_paths,
+    summary,
+    verdict_json,
+)
+from studies import StudyState
 from studies.log.event_log import lock_error
 from studies.log.study import ASK_RULE
 from studies.proof import DOES_NOT_FOLLOW, verdict_fault
 from studies.records.design import is_expression
-from studies.records.statements import metric_name
-from studies.records.verdict import Verdict
 from studies.report.prose import last_words
 from studies.report.summary import HeadlineAnswer, headline
-from studies.report.tables import planner_facts, values_at_own
+from studies.report.tables import planner_facts
 from studies.verdicts.wording import question_of
 
 _STYLES = {
     "supported": "bold green", "refuted": "bold red", "equivalent": "bold blue", "inconclusive": "bold yellow",
     "invalid": "bold red", DOES_NOT_FOLLOW: "bold red",
 }  # fmt: skip
-
-
-def summary(state: StudyState, folder: Path) -> dict[str, Any]:
-    """Return what a script wants to know: status, counts, verdicts, report paths; of an inquiry, which round it is."""
-    far, runs = progress_of(state), state.every_run
-    return {
-        **round_progress(state),
-        "study": state.id,
-        "topic": state.topic,
-        "status": state.status,
-        "reason": state.stopped_reason or state.paused_reason or state.concluded_reason,
-        "asks": None if state.open_question is None else question_json(state.open_question),
-        "planner_asks": [{"id": note.id, "text": note.text, "ts": note.ts} for note in planner_questions(state)],
-        "declined": state.declined,
-        "said": None if state.said is None else state.said.model_dump(mode="json"),
-        "planner": dict(state.planner),
-        "planner_spent": [dict(act.spent) for act in state.planner_acts if act.spent],
-        "design_hash": state.design_hash,
-        "runs": {"planned": len(runs), **Counter(run.status for run in runs.values() if run.status != "planned")},
-        "progress": {"done": far.done, "at_most": far.most, "percent": round(far.percent, 1)},
-        "verdicts": [
-            {**round_number(each), **_verdict_json(each, folder, verdict)}
-            for each in state.rounds
-            for verdict in each.verdicts
-        ],
-        **({} if state.explored is None else {"explored": list(_explored_json(state)), "next": state.asked_next}),
-        "head": state.head_hash,
-        "report": report_paths(state, folder),
-        "elapsed_s": state.elapsed_s,
-    }
-
-
-def _explored_json(state: StudyState) -> Iterator[dict[str, Any]]:
-    assert state.explored is not None
-    runs = {run.spec.arm: run for run in state.runs_in("explore")}
-    metric = state.explored.metric
-    for arm in state.explored.arms:
-        run = runs.get(arm.name)
-        known = {} if run is None else run.measurements
-        values = (known.get(key) for key in ("search/success/initial", "search/success", metric.key))
-        before, after, scored = (None if value is None else value.value for value in values)
-        yield {
-            "arm": arm.name, "status": "not begun" if run is None else run.status, "before": before, "after": after,
-            "metric": metric_name(metric), "value": scored, "seconds": 0.0 if run is None else run.seconds,
-        }  # fmt: skip
-
-
-def round_number(state: StudyState) -> dict[str, Any]:
-    return {} if state.most_rounds == 1 else {"round": state.round}
-
-
-def round_progress(state: StudyState) -> dict[str, Any]:
-    return {} if state.most_rounds == 1 else {"round": state.round, "most_rounds": state.most_rounds}
-
-
-def planner_questions(state: StudyState) -> list[PlannerNote]:
-    return [note for note in state.notebook if note.kind == "ask"]
-
-
-def _verdict_json(state: StudyState, folder: Path, verdict: Verdict) -> dict[str, Any]:
-    """Return a verdict as a script gets it: all of it, or that it does not follow, and nothing that it claims."""
-    if (reason := verdict_fault(state, folder, verdict)) is None:
-        speaks = None if verdict.verdict == "invalid" else verdict.scope
-        return {**verdict.model_dump(mode="json"), "scope": speaks, "by_margin": verdict.by_margin}
-    said = f"{reason}; ajet study verify {state.id}"
-    return {"hypothesis": verdict.hypothesis, "verdict": DOES_NOT_FOLLOW, "reason": said}
-
-
-def report_paths(state: StudyState, folder: Path) -> dict[str, str] | None:
-    if state.report is None:
-        return None
-    return {kind: str(folder / state.report[kind]["path"]) for kind in ("markdown", "html")}
 
 
 def render_opening(state: StudyState) -> list[Text]:
@@ -136,7 +67,7 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
             lines += _answer_lines(each, folder, answer, name if each is state else f"round {each.round}, {name}")
     if state.explored is not None:
         lines += [Text(f"{answer.label}: {answer.sentence}", "bold") for answer in head.answers]
-        lines += [Text(f"explored  {_describe_explored(entry)}") for entry in _explored_json(state)]
+        lines += [Text(f"explored  {describe_explored(entry)}") for entry in explored_json(state)]
     if state.said is not None:
         lines.append(Text(f"{'declined' if state.declined else 'said'}  {last_words(state)}"))
     doubted = head.warnings or any(
@@ -167,26 +98,13 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
     return Group(*lines)
 
 
-def _describe_explored(entry: Mapping[str, Any]) -> str:
-    if entry["before"] is None or entry["after"] is None:
-        return f"{entry['arm']}: {entry['status']}"
-    said = f"{entry['arm']}: {entry['before']:.3f} → {entry['after']:.3f} of search tasks, in {entry['seconds']:.0f} s"
-    known = entry["value"] is not None and entry["value"] != entry["after"]
-    return f"{said}; {entry['metric']} {entry['value']:.3f}" if known else said
-
-
 def _answer_lines(state: StudyState, folder: Path, answer: HeadlineAnswer, name: str) -> list[RenderableType]:
     verdict = state.verdict_on(answer.hypothesis)
-    told = _verdict_json(state, folder, verdict) if verdict is not None else None
+    told = verdict_json(state, folder, verdict) if verdict is not None else None
     if told is not None and told["verdict"] == DOES_NOT_FOLLOW:
         return [Text.assemble(name, (DOES_NOT_FOLLOW, _STYLES[DOES_NOT_FOLLOW]), f": {told['reason']}")]
     said = Text.assemble(name, (answer.label, _STYLES.get(answer.verdict, "bold")), f": {answer.sentence}")
     return [said] if verdict is None else [said, Text(f"in practice: {answer.practice}")]
-
-
-def describe_pause(state: StudyState) -> str:
-    said = "nothing new begins, what runs finishes; go on with"
-    return f"paused: {state.paused_reason}; {said}: ajet study resume {state.id}"
 
 
 def render_question(state: StudyState, *, how: bool = True) -> Text:
@@ -195,57 +113,6 @@ def render_question(state: StudyState, *, how: bool = True) -> Text:
         return Text()
     lines = [f"asks to begin: {asked.question.would}", describe_cost(asked), f"answer: {how_to_answer(state)}"]
     return Text("\n  ".join(lines if how else lines[:2]), "bold yellow")
-
-
-def question_json(asked: LoggedApprovalRequest) -> dict[str, Any]:
-    return {**asked.question.model_dump(mode="json"), "digest": asked.digest, "ts": asked.ts}
-
-
-def answer_json(entry: ApprovalAnswer) -> dict[str, Any]:
-    told = {"granted": entry.granted, "by": entry.by, "note": entry.note, "ts": entry.ts}
-    return {**told, "asked": question_json(entry.asked)}
-
-
-def describe_resume(state: StudyState) -> str:
-    """Say what makes more runs: a study whose budget is used up only concludes when it is resumed as it is."""
-    resume = f"ajet study resume {state.id}"
-    more = format_flag(2 * state.budget_s)
-    if state.budget_decision is None:
-        planned = state.design is not None or state.noise_plan is not None or state.explorations
-        if not planned and state.budget_amended < state.stopped_seq:
-            return (
-                f"plan again with: {resume}; where time was missing, give it more before: "
-                f'ajet study amend {state.id} --budget {more} --reason "..."'
-            )
-        return f"go on with: {resume}"
-    has_plan = state.design is not None or state.explored is not None
-    if runs_left(state) == 0:
-        return f"conclude with: {resume}" if has_plan else "start it again with a larger --max-runs"
-    if state.design is not None and state.design.hypotheses and not open_hypotheses(state, state.design):
-        return f"each hypothesis had its last look, so more time changes nothing; conclude with: {resume}"
-    without = "concludes" if has_plan else "stops again"
-    late = ", exploratory ones, as the level is spent" if any(verdict.last for verdict in state.verdicts) else ""
-    return (
-        f'for more runs{late}: ajet study amend {state.id} --budget {more} --reason "..." and then {resume}; '
-        f"resumed without, it {without}"
-    )
-
-
-def list_row(state: StudyState, folder: Path) -> list[str]:
-    """Return a study's id, status (with the round), runs, verdicts, when it was created, and its topic."""
-    progress = progress_of(state)
-    where = "" if state.most_rounds == 1 else f" (round {state.round}/{state.most_rounds})"
-    status = f"{'declined' if state.declined else state.status}{where}"
-    verdicts = (
-        ", ".join(
-            verdict.verdict if verdict_fault(each, folder, verdict) is None else DOES_NOT_FOLLOW
-            for verdict in each.verdicts
-        )
-        for each in state.rounds
-    )
-    runs = f"{progress.done}/{progress.most or progress.done}"
-    found = "nothing tested" if state.explores else " | ".join(filter(None, verdicts))
-    return [state.id, status, runs, found, state.created[:16], state.topic]
 
 
 def show(name: Name = None, json: Json = False) -> None:
@@ -257,7 +124,7 @@ def show(name: Name = None, json: Json = False) -> None:
     """
     home, _, state = open_study(name)
     if json:
-        print_json({**summary(state, home.study(state.id)), **_details(state)})
+        print_json({**summary(state, home.study(state.id)), **details(state)})
         return
     out, folder, many = console(), home.study(state.id), state.most_rounds > 1
     errors = (lock_error(each, folder) for each in state.rounds if each.verdicts and folder.is_dir())
@@ -300,33 +167,3 @@ def show(name: Name = None, json: Json = False) -> None:
     if questions:
         out.print(Text(f'answer: ajet study note {state.id} "..."'))
     out.print(render_ending(state, folder))
-
-
-def _details(state: StudyState) -> dict[str, Any]:
-    def plan(of: StudyState) -> dict[str, Any]:
-        at_own = values_at_own(of)
-        return {"hypotheses": of.hypotheses, "design": of.design} | ({"at_own_value": at_own} if at_own else {})
-
-    def wandb(run: RunState) -> dict[str, str]:
-        last = run.attempts[-1] if run.attempts else None
-        return {"wandb": last.url, "wandb_copy": last.standing} if last is not None and last.url else {}
-
-    rounds = [
-        {**round_progress(each), "why_asked": each.why_asked, "design_hash": each.design_hash, **plan(each)}
-        for each in state.rounds
-    ]
-    return {
-        **({} if state.most_rounds == 1 else {"rounds": rounds}),
-        **plan(state),
-        "sandbox": read_sandboxing(state.settings),
-        "approvals": [answer_json(entry) for entry in state.approvals],
-        "run_table": [
-            {
-                **round_number(each), "run": run.run_id, "arm": run.spec.arm, "seed": run.spec.seed,
-                "status": run.status, "attempts": len(run.attempts), "seconds": run.seconds,
-                **{key: measurement.value for key, measurement in run.measurements.items()},
-                **wandb(run),
-            }
-            for each in state.every_round for run in each.all_runs.values()
-        ],
-    }  # fmt: skip

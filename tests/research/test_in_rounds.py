@@ -11,10 +11,11 @@ import pytest
 from rich.console import Console
 
 from research.cli.research import screen
-from research.cli.studies import list_row, render_ending, show, summary
+from research.cli.studies import render_ending, show
 from research.controller.progress import progress_of
 from research.design.noise_bank import NoiseBank
 from research.installation.home import Home
+from research.shown.study import list_row, summary
 from studies.proof import DOES_NOT_FOLLOW
 from tests.research.in_rounds import MOST, WHY, InRounds
 from tests.studies.synthetic import STUDY

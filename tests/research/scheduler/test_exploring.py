@@ -15,7 +15,7 @@ from simlab.sim_run import Desk, Flight, FlightResult, fly, fly_killed
 from simlab.sim_sandbox import SimulatedFiles
 from simlab.worlds import Played
 
-from research.cli.studies import list_row, render_ending, summary
+from research.cli.studies import render_ending
 from research.controller.interventions import answer_question
 from research.controller.progress import progress_lines
 from research.orchestration.artifacts import LearningCurves, build_artifacts
@@ -26,6 +26,7 @@ from research.proposals.actions import Constant, Decline, Explore, Propose, Prop
 from research.runs.files import AttemptSpec
 from research.runs.workers import SEARCH_TRANSCRIPTS
 from research.scheduler.steps import EXPLORED
+from research.shown.study import list_row, summary
 from studies import EventType, RunState, StudyLog, StudyState, fold
 from studies.errors import LogCorrupt, StudiesError
 from studies.log.entries import Decision

@@ -1,0 +1,1 @@
+"""What terminal and pages show alike."""
