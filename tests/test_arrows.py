@@ -29,7 +29,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 LAYERS: dict[str, tuple[str, ...]] = {
     "research": (
-        "cli", "shown orchestration", "controller", "planners runs scheduler", "agents design",
+        "cli", "ui.pages", "ui", "shown orchestration", "controller", "planners runs scheduler", "agents design",
         "environments isolation models proposals", "installation",
     ),
     "studies": ("proof", "report", "verdicts", "metrics", "checks", "log statistics", "records"),

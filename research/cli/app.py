@@ -137,6 +137,7 @@ class Ajet(LazyGroup):
             "verify, export.",
         ),
         **commands("research.cli.findings", "findings"),
+        "ui": LazyCommand("research.cli.ui", "app", "Pages: follow, review, sign and steer studies in a browser."),
         "swarm": LazyCommand("research.cli.swarm", "app", "Swarm servers: host a trainable model for any agent."),
         "env": LazyCommand(
             "research.cli.environments",

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from research.cli.app import Json, Name, answer, open_study
+from research.controller import interventions
 from research.controller.session import require_files
 from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.shown.study import describe_resume, report_paths
 from research.terminal import warn
-from studies import EventLog, EventType, HeadMoved, StudyLog, fold
-from studies.log.fold import WORKED
+from studies import EventLog
 from studies.proof import Proof
 from studies.proof import export as export_study
 from studies.proof import verify as verify_study
 from studies.proof.export import is_export, read_export
-from studies.proof.verify import before_report
-from studies.report import build_report
-from studies.report.build import file_hashes
 
 DRIFTED: Final = 1
 """Exit code of a study that is not what it says."""
@@ -145,18 +140,10 @@ def report(
     home, log, state = open_study(name)
     folder = home.study(state.id)
     require_files(home, log, state.id)
-    record = StudyLog(log, state.id)
-    while build:  # of all that happened before a report did; the log is to know it, unless it does already
-        state = record.state()
-        shown = fold(before_report(log.read(state.id)[: state.event_count]))
-        made = build_report(replace(shown, newest_report=state.newest_report), folder)
+    if build:
+        made = interventions.build_report_again(log, state.id, folder)
         for line in made.backups:
             warn(line)
-        payload = made.payload()
-        with suppress(HeadMoved):
-            if file_hashes(state.newest_report) != file_hashes(payload):
-                record.append(EventType.REPORT_BUILT, {**payload, WORKED: 0.0}, actor="user")
-            break
     paths = {"markdown": str(made.markdown), "html": str(made.html)} if build else report_paths(state, folder)
     if paths is None:
         finish = f"finish it with: ajet study resume {state.id}"

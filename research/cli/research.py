@@ -34,7 +34,7 @@ from research.installation.base_job import describe_unusual_rate, require_job
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation, choose
-from research.orchestration.server import PrefectUnavailable, client_settings, require_prefect
+from research.orchestration.server import PrefectUnavailable, find_worker, prepare_prefect
 from research.planners.context import Planner
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.budget import GIVEN_UP
@@ -262,20 +262,6 @@ def require_detachable(*, prefect: bool) -> None:
             "expected --detach without --no-prefect, as it is through Prefect that the worker is given a study; leave "
             "one of the two out"
         )
-
-
-def prepare_prefect(home: Home) -> None:
-    """Set what Prefect reads once, when it is first imported; raise PrefectUnavailable where it is not installed."""
-    require_prefect()
-    os.environ.update(client_settings(home.prefect))
-
-
-def find_worker(home: Home) -> ScheduleStudy:
-    """Return the way to the worker; raise NotReady where there is none."""
-    prepare_prefect(home)
-    from research.orchestration.deployment import worker_scheduler
-
-    return worker_scheduler(home)
 
 
 def hand_to_worker(give: ScheduleStudy, study: str, json: bool) -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from research.controller.controller import build_stop_event, now
 from research.controller.session import hold_lease
@@ -22,13 +25,17 @@ from research.scheduler.required_runs import attempts_running
 from research.terminal import strip_control_chars
 from research.text import format_seconds
 from sandboxes import ProcessSandbox, SandboxError
-from studies import Event, EventLog, EventType, HeadMoved, LeaseHeld, StudyLog, StudyState
+from studies import Event, EventLog, EventType, HeadMoved, LeaseHeld, StudyLog, StudyState, fold
 from studies.checks.confounders import VIOLATION_CODES
 from studies.log.entries import ApprovalAnswer, LoggedApprovalRequest
 from studies.log.event_log import Change
+from studies.log.fold import WORKED
+from studies.proof.verify import before_report
 from studies.records.procedure import Amendment
 from studies.records.runs import INVALID_CODES
 from studies.records.verdict import Origin
+from studies.report import build_report
+from studies.report.build import Report, file_hashes
 
 ACCEPTABLE = tuple(sorted(VIOLATION_CODES | set(INVALID_CODES)))
 """What an amendment can accept: violations of the confound linter, and ends of runs."""
@@ -208,3 +215,18 @@ def answer_question(record: StudyLog, digest: str, by: Origin, note: str = "", *
 
     event = record.change(make_change, actor="user")
     return next(entry for entry in record.state().approvals if entry.seq == event.seq)
+
+
+def build_report_again(log: EventLog, study: str, folder: Path) -> Report:
+    """Build a study's report of all that happened before a report did; the log is to know it, unless it does already.
+    Raise ReportError where its files are not what was collected."""
+    record = StudyLog(log, study)
+    while True:
+        state = record.state()
+        shown = fold(before_report(log.read(study)[: state.event_count]))
+        made = build_report(replace(shown, newest_report=state.newest_report), folder)
+        payload = made.payload()
+        with suppress(HeadMoved):
+            if file_hashes(state.newest_report) != file_hashes(payload):
+                record.append(EventType.REPORT_BUILT, {**payload, WORKED: 0.0}, actor="user")
+            return made

@@ -10,9 +10,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 from studies.records.base import EvolvingRecord, Record
 from studies.records.procedure import Phase
 
-Origin = Literal["terminal", "command", "Prefect"]
-"""Where an answer was given: in the terminal of the controller, by `ajet study`, or in a form of Prefect."""
-ORIGINS: Final = {"terminal": "in the terminal", "command": "by a command", "Prefect": "in Prefect"}
+Origin = Literal["terminal", "command", "Prefect", "page"]
+"""Where an answer was given: in the controller's terminal, by `ajet study`, in a form of Prefect, on a page of ours."""
+ORIGINS: Final = {
+    "terminal": "in the terminal",
+    "command": "by a command",
+    "Prefect": "in Prefect",
+    "page": "on a page",
+}
 ANALYSE: Final = "analyse"
 MADE: Final = "made"
 """Key of its result in `planner.acted`; one that made nothing has none."""

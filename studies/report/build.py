@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -31,7 +31,7 @@ MARKDOWN: Final = "report.md"
 HTML: Final = "report.html"
 PAGES: Final = (MARKDOWN, HTML)
 _ROOM: Final = Path(__file__).parents[1]
-_LEVELS: Final = {"passed": "Held", "failed": "Did not hold", "threat": "Threat", "note": "Note", "feared": "Feared"}
+LEVELS: Final = {"passed": "Held", "failed": "Did not hold", "threat": "Threat", "note": "Note", "feared": "Feared"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def render_report(state: StudyState, folder: Path) -> dict[str, str]:
     from studies.report import plots
 
     figures = {d.name: plots.make_figure(d.name, d.figure, d.data) for d in list_drawings(content.body)}
-    values = {"content": content, "figures": figures, "levels": _LEVELS}
+    values = {"content": content, "figures": figures, "levels": LEVELS}
     values |= {"light": plots.variables(plots.LIGHT), "dark": plots.variables(plots.DARK)}
     pages = {name: _environment(name == HTML).get_template(f"{name}.jinja").render(values) for name in PAGES}
     return {f"figures/{name}.svg": plots.standalone(figure.svg) for name, figure in figures.items()} | pages
@@ -137,9 +137,14 @@ def _environment(autoescape: bool) -> Environment:
         loader=PackageLoader("studies.report", "."), autoescape=autoescape, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    filters = {"md": escape_markdown, "fence": code_block, "tight": tight, "code": code_span, "capital": capital}
-    environment.filters.update(filters, kind=lambda block: type(block).__name__.lower())
+    environment.filters.update(template_filters())
     return environment
+
+
+def template_filters() -> dict[str, Callable[..., str]]:
+    """Return what templates of a report write texts with, by name."""
+    filters = {"md": escape_markdown, "fence": code_block, "tight": tight, "code": code_span, "capital": capital}
+    return {**filters, "kind": lambda block: type(block).__name__.lower()}
 
 
 def escape_markdown(text: str) -> str:

@@ -1,0 +1,1 @@
+"""Pages on which studies are followed, reviewed and steered."""

@@ -1,0 +1,138 @@
+"""Who may do what on the pages: keys, sessions, three roles.
+
+Keys are 32 random bytes, so that nobody can guess one and nobody has to wait after a wrong one; the file of an
+installation holds their sha256 alone. The owner's key is made at each start and is nowhere. A session is a cookie of 12
+hours that this process knows; it ends with its key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from research.errors import BadInput
+from research.files import write_bytes
+from studies.records.base import Record
+
+Role = Literal["viewer", "reviewer", "owner"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+"""Each may do what those before it may: look; comment and sign; steer."""
+SESSION_S: Final = 12 * 3600.0
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who looks at a page."""
+
+    name: str
+    role: Role
+
+    def may(self, role: Role) -> bool:
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+class _Key(Record):
+    name: str
+    role: Role
+    sha256: str
+
+
+class _KeyFile(Record):
+    keys: tuple[_Key, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    key: str
+    csrf: str
+    ends: float
+
+
+class Access:
+    """The keys of an installation, and who is signed in at this process."""
+
+    def __init__(self, file: Path, owner: str = "owner", clock: Callable[[], float] = time.monotonic) -> None:
+        self._file, self._clock = file, clock
+        self.owner_key: Final = secrets.token_urlsafe(32)
+        self._owner = _Key(name=owner, role="owner", sha256=_digest(self.owner_key))
+        self._sessions: dict[str, _Session] = {}
+        self._lock = threading.Lock()
+
+    def keys(self) -> tuple[_Key, ...]:
+        """Return the keys that were handed out; raise BadInput where their file is not one."""
+        try:
+            return _KeyFile.model_validate_json(self._file.read_bytes()).keys
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError) as error:
+            raise BadInput(
+                f"expected the keys of readers in {self._file}; it cannot be read: remove it, and hand out new keys"
+            ) from error
+
+    def add(self, name: str, role: str) -> str:
+        """Hand out a key and return it; it is kept nowhere."""
+        if not _NAME.fullmatch(name):
+            raise BadInput(f"expected a name of up to 40 letters, digits, '.', '_' and '-'; found {name[:60]!r}")
+        if role not in ROLES:
+            raise BadInput(f"expected --role with one of {', '.join(ROLES)}; found {role[:60]!r}")
+        known = self.keys()
+        if any(key.name == name for key in known):
+            raise BadInput(f"{name} has a key already; take it back first: ajet ui key revoke {name}")
+        made = secrets.token_urlsafe(32)
+        self._write((*known, _Key.model_validate({"name": name, "role": role, "sha256": _digest(made)})))
+        return made
+
+    def revoke(self, name: str) -> None:
+        known = self.keys()
+        if all(key.name != name for key in known):
+            names = ", ".join(key.name for key in known) or "nobody"
+            raise BadInput(f"expected the name of who has a key: {names}; found {name[:60]!r}")
+        self._write(tuple(key for key in known if key.name != name))
+
+    def sign_in(self, key: str) -> str | None:
+        """Return a new session; None for a key that is none."""
+        found = next((each for each in self._all() if hmac.compare_digest(each.sha256, _digest(key))), None)
+        if found is None:
+            return None
+        token, now = secrets.token_urlsafe(32), self._clock()
+        with self._lock:
+            self._sessions = {name: each for name, each in self._sessions.items() if each.ends > now}
+            self._sessions[token] = _Session(found.sha256, secrets.token_urlsafe(32), now + SESSION_S)
+        return token
+
+    def sign_out(self, session: str) -> None:
+        with self._lock:
+            self._sessions.pop(session, None)
+
+    def person(self, session: str) -> Person | None:
+        """Return who has this session; None where it is over, or its key was taken back."""
+        known = self._sessions.get(session)
+        if known is None or known.ends <= self._clock():
+            return None
+        key = next((each for each in self._all() if each.sha256 == known.key), None)
+        return None if key is None else Person(key.name, key.role)
+
+    def csrf(self, session: str) -> str:
+        """Return what each form of a session carries; empty without one."""
+        known = self._sessions.get(session)
+        return "" if known is None else known.csrf
+
+    def _all(self) -> tuple[_Key, ...]:
+        return (self._owner, *self.keys())
+
+    def _write(self, keys: tuple[_Key, ...]) -> None:
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_bytes(self._file, _KeyFile(keys=keys).model_dump_json(indent=1).encode())
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()

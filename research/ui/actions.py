@@ -1,0 +1,215 @@
+"""What a person does on a page, by the very functions of the commands.
+
+Each form names the head of the study as its page showed it. Where the study went on since, what costs or ends something
+is not done: the page that answers says what happened, and asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.exceptions import HTTPException
+
+from research.controller import interventions
+from research.controller.progress import progress_lines
+from research.controller.session import has_controller
+from research.errors import BadInput
+from research.orchestration.server import find_worker
+from research.scheduler.required_runs import attempts_running
+from research.text import parse_budget
+from research.ui.access import Role
+from research.ui.site import Page, Site, View
+from studies import StudyLog, StudyState, fold
+from studies.log.event_log import Change
+
+Form = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that a form does: who may, whether it needs the study as it was shown, and how it is asked again."""
+
+    do: Callable[[Site, View, Form], str | None]
+    """Does it; returns the address of what came of it, None for the page that it was asked on."""
+    role: Role = "owner"
+    asks_again: str = ""
+    """What a person is told that they asked for, where the study went on; empty for what may be done at any time."""
+
+
+class StudyWentOn(Exception):
+    """A study has another head than the page showed from which something was asked."""
+
+
+class _SeenStudy(StudyLog):
+    """A study that is changed only as it was seen: nothing comes between the look and the write."""
+
+    def __init__(self, site: Site, form: Form) -> None:
+        super().__init__(site.log, form["study"])
+        self._seen = form.get("seen", "")
+
+    def change(self, decide: Callable[[StudyState], Change | None], *, actor: str = "system") -> Any:
+        def decide_as_seen(state: StudyState) -> Change | None:
+            if state.head_hash != self._seen:
+                raise StudyWentOn
+            return decide(state)
+
+        return super().change(decide_as_seen, actor=actor)
+
+
+def act(site: Site, view: View, name: str, form: Form) -> str | Page:
+    """Do what a form asks; return where to go on, or the page that says why it was not done and asks again. Raise
+    HTTPException (403, 404), or what the command raises (BadInput and others, in one line)."""
+    if (action := ACTIONS.get(name)) is None:
+        raise HTTPException(404, f"there is no action {name[:40]!r}")
+    if not view.who.may(action.role):
+        raise HTTPException(403, f"expected the role {action.role}; {view.who.name} is a {view.who.role}")
+    if "study" in form:
+        state = site.state(form["study"])
+        if action.asks_again and state.head_hash != form.get("seen"):
+            return _conflict(site, name, action, form, state)
+    try:
+        return action.do(site, view, form) or _back(form)
+    except StudyWentOn:
+        return _conflict(site, name, action, form, site.state(form["study"]))
+    except KeyError as error:
+        raise HTTPException(400, f"expected a form with the field {error}; load the page again") from error
+
+
+def _conflict(site: Site, name: str, action: Action, form: Form, state: StudyState) -> Page:
+    values = {
+        "what": action.asks_again, "action": name, "role": action.role, "study": state.id, "head": state.head_hash,
+        "fields": {key: value for key, value in form.items() if key not in ("csrf", "back", "study", "seen")},
+        "happened": lines_since(site, state, form.get("seen", "")), "back": _back(form),
+    }  # fmt: skip
+    return Page("conflict.html.jinja", "It went on", values, status=409)
+
+
+def lines_since(site: Site, state: StudyState, seen: str) -> list[str]:
+    """Return what happened in a study after the head that somebody saw, in lines; all of it where that is no head."""
+    events = site.log.read(state.id)
+    before = next((number for number, event in enumerate(events, 1) if event.hash == seen), 0)
+    known = {key for key, _ in progress_lines(fold(events[:before]))} if before else set[str]()
+    return [line for key, line in progress_lines(state) if key not in known]
+
+
+def _back(form: Form) -> str:
+    asked = form.get("back", "/")
+    return asked if asked.startswith("/") and not asked.startswith(("//", "/\\")) else "/"
+
+
+def _approve(site: Site, view: View, form: Form) -> None:
+    _answer(site, form, granted=True)
+
+
+def _deny(site: Site, view: View, form: Form) -> None:
+    _answer(site, form, granted=False)
+    if any(attempts_running(site.state(form["study"]))):
+        interventions.end_attempts(site.home, site.log, StudyLog(site.log, form["study"]))
+
+
+def _answer(site: Site, form: Form, *, granted: bool) -> None:
+    record = StudyLog(site.log, form["study"])
+    interventions.answer_question(record, form["digest"], "page", form.get("note", ""), granted=granted)
+
+
+def _pause(site: Site, view: View, form: Form) -> None:
+    if not interventions.request_pause(site.log, form["study"]):
+        raise BadInput(f"expected a study that goes on; {form['study']} does not; there is nothing to pause")
+
+
+def _resume(site: Site, view: View, form: Form) -> None:
+    """Let a study go on under the controller that has it, else hand it to the worker: none lives here."""
+    study = form["study"]
+    if site.state(study).stopped_reason is None and has_controller(site.home, site.log, study, local=True):
+        if not interventions.request_continue(site.log, study, ["ajet", "ui"]):
+            raise BadInput(f"study {study} goes on already")
+        return
+    find_worker(site.home)(study)
+
+
+def _stop(site: Site, view: View, form: Form) -> None:
+    if form.get("typed", "").strip() != form["study"]:
+        raise BadInput(
+            f"expected the study's name typed in full, {form['study']}; found something else: nothing is done"
+        )
+    interventions.request_stop(site.home, site.log, form["study"])
+
+
+def _note(site: Site, view: View, form: Form) -> None:
+    interventions.add_note(StudyLog(site.log, form["study"]), form["text"])
+
+
+def _veto(site: Site, view: View, form: Form) -> None:
+    interventions.veto_hypothesis(_SeenStudy(site, form), form["hypothesis"], form["text"])
+
+
+def _accept(site: Site, view: View, form: Form) -> None:
+    interventions.accept_violation(_SeenStudy(site, form), form["code"], form["text"])
+
+
+def _budget(site: Site, view: View, form: Form) -> None:
+    interventions.change_budget(_SeenStudy(site, form), parse_budget(form["budget"]), form["text"])
+
+
+def _build(site: Site, view: View, form: Form) -> None:
+    interventions.build_report_again(site.log, form["study"], site.folder(form["study"]))
+
+
+def _check(site: Site, view: View, form: Form) -> str:
+    site.forget_checked(form["study"])
+    return f"/s/{quote(form['study'])}?verify=1"
+
+
+def _comment(site: Site, view: View, form: Form) -> str:
+    entry = site.reviews(form["study"]).comment(_state(site, form), view.who.name, form["about"], form["text"])
+    return f"{_back(form)}#c-{entry.seq}"
+
+
+def _reply(site: Site, view: View, form: Form) -> str:
+    entry = site.reviews(form["study"]).reply(_state(site, form), view.who.name, int(form["to"]), form["text"])
+    return f"{_back(form)}#c-{entry.seq}"
+
+
+def _resolve(site: Site, view: View, form: Form) -> None:
+    site.reviews(form["study"]).resolve(_state(site, form), view.who.name, int(form["to"]))
+
+
+def _reopen(site: Site, view: View, form: Form) -> None:
+    site.reviews(form["study"]).reopen(_state(site, form), view.who.name, int(form["to"]))
+
+
+def _sign(site: Site, view: View, form: Form) -> None:
+    """Sign what was shown: only where everything follows, the report included."""
+    state = _state(site, form)
+    checked = site.checked(state, wait_s=600.0)
+    if checked is None or checked.refused or checked.faults:
+        why = "its files are still being checked" if checked is None else checked.refused or "a verdict does not follow"
+        raise BadInput(f"expected a study that holds, to sign it: {why}; see: ajet study verify {state.id}")
+    site.reviews(form["study"]).sign(state, view.who.name, form["decision"], form.get("text", ""))
+
+
+def _state(site: Site, form: Form) -> StudyState:
+    return site.state(form["study"])
+
+
+ACTIONS: Final[dict[str, Action]] = {
+    "approve": Action(_approve, asks_again="approve what it asks"),
+    "deny": Action(_deny, asks_again="deny what it asks, which stops it"),
+    "pause": Action(_pause),
+    "resume": Action(_resume, asks_again="let it go on"),
+    "stop": Action(_stop, asks_again="stop it"),
+    "note": Action(_note),
+    "veto": Action(_veto, asks_again="veto a hypothesis"),
+    "accept": Action(_accept, asks_again="accept a violation"),
+    "budget": Action(_budget, asks_again="change its budget"),
+    "build": Action(_build),
+    "check": Action(_check, role="viewer"),
+    "comment": Action(_comment, role="reviewer"),
+    "reply": Action(_reply, role="reviewer"),
+    "resolve": Action(_resolve, role="reviewer"),
+    "reopen": Action(_reopen, role="reviewer"),
+    "sign": Action(_sign, role="reviewer", asks_again="sign it"),
+}

@@ -1,0 +1,200 @@
+"""`ajet ui`'s application: addresses, sign-in, errors as pages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from functools import cache
+from hashlib import sha256
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from research.errors import ResearchError
+from research.ui.access import SESSION_S
+from research.ui.actions import act
+from research.ui.guard import COOKIE, HEADERS, REPORT_CSP, Guard
+from research.ui.live import LiveHub
+from research.ui.site import Page, PageMaker, Site, View, render, templates
+from sandboxes import SandboxError
+from studies.errors import StudiesError
+from studies.report.build import file_hashes
+from studies.report.plots import DARK, LIGHT, variables
+from swarm.errors import SwarmError
+
+log = logging.getLogger(__name__)
+EXPECTED: Final = (ResearchError, StudiesError, SwarmError, SandboxError)
+"""What every room raises for a person to read."""
+_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "html": "text/html"}
+
+
+def make_app(site: Site, pages: Mapping[str, PageMaker], hosts: Iterable[str], scheme: str = "http") -> Starlette:
+    """Return the application over a site, with pages by address, that answers to these hosts alone."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        app.state.site, app.state.hub = site, LiveHub(site)
+        yield
+        app.state.hub.close()
+        site.close()
+
+    shown = [Route(path, _shows(maker), methods=["GET"]) for path, maker in pages.items()]
+    others = [
+        Route("/s/{study}/{name:path}", _report_file, methods=["GET"]),
+        Route("/do/{action}", _do, methods=["POST"]),
+        Route("/live", _live, methods=["GET"]),
+        Route("/static/{name}", _static, methods=["GET"]),
+        Route("/sign-in", _sign_in, methods=["GET", "POST"]),
+        Route("/sign-out", _sign_out, methods=["POST"]),
+    ]
+    handlers: Mapping[Any, Any] = {HTTPException: _tell, Exception: _tell, **dict.fromkeys(EXPECTED, _tell)}
+    guard = Middleware(Guard, access=site.access, hosts=frozenset(hosts), scheme=scheme)
+    return Starlette(routes=[*shown, *others], middleware=[guard], lifespan=lifespan, exception_handlers=handlers)
+
+
+def make_view(request: Request) -> View:
+    query: dict[str, tuple[str, ...]] = {}
+    for name, value in request.query_params.multi_items():
+        query[name] = (*query.get(name, ()), value)
+    address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    csrf = request.app.state.site.access.csrf(request.scope["session"])
+    return View(request.scope["person"], dict(request.path_params), query, csrf, address)
+
+
+def _shows(maker: PageMaker) -> Callable[[Request], Any]:
+    async def show(request: Request) -> Response:
+        site, view = request.app.state.site, make_view(request)
+
+        def made() -> Response:
+            page = maker(site, view)
+            return HTMLResponse(render(page, view), page.status)
+
+        return await run_in_threadpool(made)
+
+    return show
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form; HTTPException (400) where there is none."""
+    if request.headers.get("content-type", "").split(";")[0] != "application/x-www-form-urlencoded":
+        raise HTTPException(400, "expected a form, sent as application/x-www-form-urlencoded")
+    try:
+        text = (await request.body()).decode()
+        return dict(parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), max_num_fields=200))
+    except ValueError as error:
+        raise HTTPException(400, "expected a form in UTF-8 of at most 200 fields") from error
+
+
+async def _do(request: Request) -> Response:
+    site, view, form = request.app.state.site, make_view(request), await read_form(request)
+    if not view.csrf or form.pop("csrf", "") != view.csrf:
+        raise HTTPException(403, "expected a form of this session; load the page again, and send it once more")
+
+    def done() -> Response:
+        answer = act(site, view, request.path_params["action"], form)
+        if isinstance(answer, Page):
+            return HTMLResponse(render(answer, view), answer.status)
+        return RedirectResponse(answer, 303)
+
+    response = await run_in_threadpool(done)
+    request.app.state.hub.touch(form.get("study", ""))
+    return response
+
+
+async def _live(request: Request) -> Response:
+    hub: LiveHub = request.app.state.hub
+    if hub.full:
+        raise HTTPException(503, "too many pages are open; close some, or load this one again to see what is new")
+    return StreamingResponse(hub.listen(), media_type="text/event-stream")
+
+
+async def _sign_in(request: Request) -> Response:
+    access, wrong = request.app.state.site.access, ""
+    asked = request.query_params.get("next", "/")
+    if request.method == "POST":
+        form = await read_form(request)
+        asked = form.get("next", "/")
+        if (session := access.sign_in(form.get("key", "").strip())) is not None:
+            response = RedirectResponse(_own_address(asked), 303)
+            secure = request.url.scheme == "https"
+            response.set_cookie(COOKIE, session, int(SESSION_S), httponly=True, samesite="strict", secure=secure)
+            return response
+        wrong = "that is no key of this installation, or it was taken back"
+    values = {"wrong": wrong, "next": _own_address(asked)}
+    text = templates().get_template("sign_in.html.jinja").render(values)
+    return HTMLResponse(text, 401 if wrong else 200)
+
+
+async def _sign_out(request: Request) -> Response:
+    request.app.state.site.access.sign_out(request.scope["session"])
+    response = RedirectResponse("/sign-in", 303)
+    response.delete_cookie(COOKIE)
+    return response
+
+
+def _own_address(asked: str) -> str:
+    """Return an address of ours, or that of the desk where it is another's."""
+    own = asked.startswith("/") and not asked.startswith(("//", "/\\")) and asked.isprintable()
+    return quote(asked, safe="/?=&#%:,;+~@!$'()*") if own else "/"
+
+
+async def _report_file(request: Request) -> Response:
+    """Return a page or figure of a report as it was written, and none that was changed since."""
+    site, study, name = request.app.state.site, request.path_params["study"], request.path_params["name"]
+
+    def read() -> bytes:
+        state = site.state(study)
+        written = file_hashes(state.newest_report).get(name)
+        if written is None:
+            raise HTTPException(404, f"study {study} has no {name[:80]}")
+        try:
+            found: bytes = (site.folder(study) / name).read_bytes()
+        except OSError as error:
+            raise HTTPException(404, f"{name} cannot be read: {error.strerror}") from error
+        if sha256(found).hexdigest() != written:
+            raise HTTPException(409, f"{name} was changed after it was written; see: ajet study verify {study}")
+        return found
+
+    kind = _TYPES.get(name.rpartition(".")[2], "text/plain")
+    return Response(await run_in_threadpool(read), 200, {"content-security-policy": REPORT_CSP}, kind)
+
+
+@cache
+def static_files() -> Mapping[str, bytes]:
+    """Return style and scripts by name."""
+    colours = {"light": variables(LIGHT), "dark": variables(DARK)}
+    style = templates().get_template("ui.css.jinja").render(colours).encode()
+    scripts = list(resources.files("research.ui").joinpath("static").iterdir())
+    return {"ui.css": style, **{entry.name: entry.read_bytes() for entry in scripts if entry.name.endswith(".js")}}
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if (found := static_files().get(name)) is None:
+        raise HTTPException(404, f"there is no {name[:80]}")
+    return Response(found, 200, {"cache-control": "max-age=60"}, _TYPES[name.rpartition(".")[2]])
+
+
+async def _tell(request: Request, error: Exception) -> Response:
+    """Answer what is refused, or a defect, with a page that says it in one line."""
+    if isinstance(error, HTTPException):
+        status, said = error.status_code, error.detail
+    elif isinstance(error, EXPECTED):
+        status, said = 422, str(error)
+    else:
+        log.error("defect at %s", request.url.path, exc_info=error)
+        status, said = 500, "the page has a defect; what it met stands in the output of ajet ui"
+    person = request.scope.get("person")
+    if person is None:
+        return Response(f"{said}\n", status, media_type="text/plain")
+    page = Page("error.html.jinja", "Not shown", {"said": " ".join(said.split())}, status=status)
+    return HTMLResponse(render(page, make_view(request)), status, dict(HEADERS))

@@ -1,0 +1,1 @@
+"""A module for each page: what it shows, as values for its template."""

@@ -1,0 +1,110 @@
+"""Desk: what needs a person first, then all studies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from research.controller.session import has_controller
+from research.shown.listing import CORRUPT, ListedStudy
+from research.ui.site import Page, Site, View
+from studies.errors import StudiesError
+from studies.log.reviews import count_reviews
+from studies.proof import DOES_NOT_FOLLOW
+
+ROWS: Final = 50
+Need = Mapping[str, Any]
+_AT_WORK: Final = ("planning", "running", "judged")
+"""Statuses in which some controller should be at work."""
+
+
+def page(site: Site, view: View) -> Page:
+    listed = site.listing()
+    counts = count_reviews(site.log)
+    rows = [_row(each, counts) for each in listed]
+    found = [row for row in rows if _fits(row, view)]
+    first = min(view.number("from"), max(0, len(found) - 1)) // ROWS * ROWS
+    shown = found[first : first + ROWS]
+    values = {
+        "needs": [] if view.static else list(_needs(site, listed, rows)), "rows": shown, "total": len(rows),
+        "found": len(found), "first": first, "next": _address(view, first + ROWS) if first + ROWS < len(found) else "",
+        "before": _address(view, first - ROWS) if first else "",
+        "statuses": sorted({row["plain_status"] for row in rows}),
+        "verdicts": sorted({name for row in rows for name in row["verdicts"]}),
+        "reviews": sorted({row["review_kind"] for row in rows}),
+    }  # fmt: skip
+    return Page("desk.html.jinja", "Desk", values, study="*")
+
+
+def _row(each: ListedStudy, counts: Mapping[str, Any]) -> dict[str, Any]:
+    told, (_, status, runs, _, began, topic) = each.summary, each.row
+    count = counts.get(told["study"])
+    kind = "–"
+    if count is not None and count.open:
+        kind = f"{count.open} open"
+    elif count is not None and count.signed_head == told["head"] and told["head"]:
+        kind = "signed"
+    elif told["status"] == "concluded" and any(verdict.get("last", True) for verdict in told["verdicts"]):
+        kind = "to review"
+    return {
+        "study": told["study"], "status": status, "plain_status": told["status"], "runs": runs, "began": began,
+        "topic": topic, "verdicts": [verdict["verdict"] for verdict in told["verdicts"]], "review": kind,
+        "review_kind": kind.partition(" ")[2] or kind,
+    }  # fmt: skip
+
+
+def _fits(row: Mapping[str, Any], view: View) -> bool:
+    words = view.get("find").lower().split()
+    text = f"{row['study']} {row['topic']}".lower()
+    return (
+        all(word in text for word in words)
+        and view.get("status") in ("", row["plain_status"])
+        and (not view.get("verdict") or view.get("verdict") in row["verdicts"])
+        and view.get("review") in ("", row["review_kind"])
+    )
+
+
+def _needs(site: Site, listed: Sequence[ListedStudy], rows: Sequence[Mapping[str, Any]]) -> Iterator[Need]:
+    """Yield what waits for a person, what spends money or is wrong before what is to be read."""
+    told = [each.summary for each in listed]
+    for each in told:
+        if (asked := each["asks"]) is not None:
+            yield {"kind": "approve", "what": "asks to begin", "said": asked["would"], "digest": asked["digest"],
+                   **_of(each), "since": asked["ts"]}  # fmt: skip
+    for each in told:
+        if each["planner_asks"] and each["status"] not in ("concluded", "stopped"):
+            last = each["planner_asks"][-1]
+            yield {"kind": "answer", "what": "planner asks", "said": last["text"], "digest": last["id"], **_of(each),
+                   "since": last["ts"]}  # fmt: skip
+    for each in told:
+        if each["status"] == CORRUPT:
+            yield {"kind": "wrong", "what": "cannot be read", "said": each["reason"], **_of(each)}
+        for verdict in each["verdicts"]:
+            if verdict["verdict"] == DOES_NOT_FOLLOW:
+                said = f"{verdict['hypothesis']}: {verdict['reason']}"
+                yield {"kind": "wrong", "what": "does not follow", "said": said, **_of(each)}
+    for each in told:
+        if each["status"] in _AT_WORK and not _is_driven(site, each["study"]):
+            yield {"kind": "resume", "what": "nobody drives it", "said": f"{each['status']}, its controller is gone",
+                   **_of(each)}  # fmt: skip
+    for each, row in zip(told, rows, strict=True):
+        if row["review_kind"] == "review":
+            said = ", ".join(f"{verdict['hypothesis']} {verdict['verdict']}" for verdict in each["verdicts"])
+            yield {"kind": "review", "what": "to be reviewed", "said": said, **_of(each)}
+
+
+def _of(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {"study": told["study"], "head": told["head"], "since": "", "digest": ""}
+
+
+def _is_driven(site: Site, study: str) -> bool:
+    with suppress(StudiesError):
+        return has_controller(site.home, site.log, study)
+    return True
+
+
+def _address(view: View, first: int) -> str:
+    query = [(name, value) for name, values in view.query.items() if name != "from" for value in values]
+    return f"/?{urlencode([*query, ('from', first)])}"

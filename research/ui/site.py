@@ -1,0 +1,233 @@
+"""What every page is made from: the installation, its studies kept folded, templates, who looks."""
+
+from __future__ import annotations
+
+import threading
+import unicodedata
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2.ext import Extension
+from starlette.exceptions import HTTPException
+
+from research.errors import BadInput
+from research.installation.home import Home
+from research.installation.studies import find_study
+from research.shown.listing import ListedStudy, read_listing
+from research.text import format_seconds
+from research.ui.access import Access, Person, Role
+from research.ui.episodes import EpisodeReaders
+from studies import EventLog, StudyLog, StudyState
+from studies.errors import StudiesError
+from studies.log.reviews import ReviewLog, ReviewState
+from studies.proof import verdict_fault
+from studies.records.verdict import Verdict
+from studies.report.build import LEVELS, template_filters
+from studies.report.content import ReportContent, report_content
+from studies.report.evidence import gather_rounds
+
+FIRST_WAIT_S: Final = 0.6
+"""How long a page waits for files to be checked before it says that they are being checked."""
+_MOST_KEPT: Final = 64
+_SHOWN_AS: Final = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One look at a page: who looks, at which address."""
+
+    who: Person
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    csrf: str = ""
+    address: str = "/"
+    """Path and query of this page."""
+    static: bool = False
+    """Whether it is made for an export: without forms, live parts and what needs a server."""
+
+    def get(self, name: str, default: str = "") -> str:
+        """Return the last value of a name in the query."""
+        return (self.query.get(name) or (default,))[-1]
+
+    def number(self, name: str, default: int = 0) -> int:
+        text = self.get(name)
+        return int(text) if text.isdecimal() and len(text) < 10 else default
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a page shows: its template with values; `study` names whose events change it, `*` any study's."""
+
+    template: str
+    title: str
+    values: Mapping[str, Any]
+    study: str = ""
+    head: str = ""
+    """Head of the study as it is shown: what a form of the page is about."""
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedStudy:
+    """What a study's files came to, each held to its hash: content of its report, and what does not follow."""
+
+    head: str
+    content: ReportContent | None
+    refused: str
+    """Why nothing is claimed on the files; empty where all of them hold."""
+    faults: Mapping[str, str]
+    """Why a verdict does not follow, by `verdict_name`."""
+
+
+def verdict_name(round: int, verdict: Verdict) -> str:
+    return f"{round}/{verdict.hypothesis}/{verdict.phase}"
+
+
+class Site:
+    """The installation as pages see it. Safe to be used by several threads."""
+
+    def __init__(self, home: Home, log: EventLog, access: Access) -> None:
+        self.home, self.log, self.access = home, log, access
+        self.readers = EpisodeReaders(home)
+        self._studies: OrderedDict[str, tuple[threading.Lock, StudyLog]] = OrderedDict()
+        self._checks: OrderedDict[str, tuple[str, Future[CheckedStudy]]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._listed: tuple[Mapping[str, str], datetime, list[ListedStudy]] | None = None
+        self._worker = ThreadPoolExecutor(1, "check")
+
+    def close(self) -> None:
+        self._worker.shutdown(wait=False, cancel_futures=True)
+        self.readers.close()
+
+    def folder(self, study: str) -> Path:
+        return self.home.study(study)
+
+    def state(self, study: str) -> StudyState:
+        """Return a study's present state; 404 for one that is not there, LogCorrupt for one that cannot be read."""
+        with self._lock:
+            if study not in self._studies:
+                try:
+                    named = find_study(self.log, study)
+                except BadInput as error:
+                    raise HTTPException(404, str(error)) from error
+                if named != study:
+                    raise HTTPException(404, f"expected a study's whole name, such as {named}; found {study[:80]}")
+                self._studies[study] = (threading.Lock(), StudyLog(self.log, study))
+                while len(self._studies) > _MOST_KEPT:
+                    self._studies.popitem(last=False)
+            self._studies.move_to_end(study)
+            lock, record = self._studies[study]
+        with lock:
+            return record.state()
+
+    def open_studies(self) -> list[str]:
+        """Return the studies that somebody looked at lately."""
+        with self._lock:
+            return list(self._studies)
+
+    def listing(self) -> list[ListedStudy]:
+        """Return all studies, newest first, as of now: read again where a log moved, or a second after."""
+        heads, now = self.log.heads(), datetime.now(UTC)
+        with self._lock:
+            known = self._listed
+            if known is None or known[0] != heads or (now - known[1]).total_seconds() > 1.0:
+                known = self._listed = (heads, now, read_listing(self.home, self.log))
+        return known[2]
+
+    def checked(self, state: StudyState, wait_s: float = FIRST_WAIT_S) -> CheckedStudy | None:
+        """Return what a study's files come to; None while they are being checked by the one thread that does it."""
+        with self._lock:
+            known = self._checks.get(state.id)
+            if known is None or known[0] != state.head_hash:
+                known = (state.head_hash, self._worker.submit(check, state, self.folder(state.id)))
+                self._checks[state.id] = known
+                while len(self._checks) > _MOST_KEPT:
+                    self._checks.popitem(last=False)
+            self._checks.move_to_end(state.id)
+        try:
+            return known[1].result(wait_s)
+        except NotYet:
+            return None
+
+    def forget_checked(self, study: str) -> None:
+        """Have a study's files checked again: they may have changed without an event."""
+        with self._lock:
+            self._checks.pop(study, None)
+
+    def reviews(self, study: str) -> ReviewLog:
+        return ReviewLog(self.log, study)
+
+    def reviewed(self, state: StudyState) -> ReviewState:
+        return ReviewState.of(self.reviews(state.id).read(), state)
+
+
+PageMaker = Callable[[Site, View], Page]
+
+
+def check(state: StudyState, folder: Path) -> CheckedStudy:
+    """Read and check a study's files, and compute what its report says."""
+    faults: dict[str, str] = {}
+    for each in state.every_round:
+        for verdict in chain(each.verdicts, each.replications):
+            if (reason := verdict_fault(each, folder, verdict)) is not None:
+                faults[verdict_name(each.round, verdict)] = reason
+    try:
+        return CheckedStudy(state.head_hash, report_content(state, gather_rounds(state, folder)), "", faults)
+    except StudiesError as error:
+        return CheckedStudy(state.head_hash, None, str(error), faults)
+
+
+def reveal(text: object) -> str:
+    """Return text in which each character that steers a reader's eye, or that nobody sees, is written as an escape."""
+    return "".join(
+        char if char in "\n\t" or unicodedata.category(char) not in _SHOWN_AS
+        else char.encode("unicode_escape", "surrogatepass").decode()
+        for char in str(text).replace("\r\n", "\n")
+    )  # fmt: skip
+
+
+def age(ts: str, now: datetime | None = None) -> str:
+    """Return how long ago a moment of a log was, in its two largest units."""
+    since = ((now or datetime.now(UTC)) - datetime.fromisoformat(ts)).total_seconds()
+    return format_seconds(max(0.0, since))
+
+
+def minute(ts: str) -> str:
+    return ts[:16].replace("T", " ")
+
+
+@cache
+def templates() -> Environment:
+    """Return the templates of the pages and of the report; what is not escaped is named here, and nowhere else."""
+    loader = ChoiceLoader([PackageLoader("research.ui", "templates"), PackageLoader("studies.report", ".")])
+    extensions: list[type[Extension] | str] = ["jinja2.ext.do"]
+    made = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        extensions=extensions,
+    )  # fmt: skip
+    made.filters.update(template_filters(), shown=reveal, age=age, minute=minute)
+    made.globals.update(levels=LEVELS, figures={})
+    return made
+
+
+def render(page: Page, view: View, href: Callable[[str], str] = str) -> str:
+    """Return a page as HTML; `href` gives what an address is written as."""
+
+    def may(role: Role) -> bool:
+        return not view.static and view.who.may(role)
+
+    values = {"page": page, "view": view, "me": view.who, "may": may, "href": href, **page.values}
+    return templates().get_template(page.template).render(values)
+
+
+def make_static(view: View) -> View:
+    return replace(view, static=True, csrf="")
