@@ -131,7 +131,7 @@ class Access:
 
     def _write(self, keys: tuple[_Key, ...]) -> None:
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_bytes(self._file, _KeyFile(keys=keys).model_dump_json(indent=1).encode())
+        write_bytes(self._file, _KeyFile(keys=keys).model_dump_json(indent=1).encode(), mode=0o600)
 
 
 def _digest(key: str) -> str:

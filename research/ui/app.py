@@ -40,11 +40,12 @@ _TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+x
 def make_app(site: Site, pages: Mapping[str, PageMaker], hosts: Iterable[str], scheme: str = "http") -> Starlette:
     """Return the application over a site, with pages by address, that answers to these hosts alone."""
 
+    hub = LiveHub(site)
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.site, app.state.hub = site, LiveHub(site)
         yield
-        app.state.hub.close()
+        hub.close()
         site.close()
 
     shown = [Route(path, _shows(maker), methods=["GET"]) for path, maker in pages.items()]
@@ -58,7 +59,9 @@ def make_app(site: Site, pages: Mapping[str, PageMaker], hosts: Iterable[str], s
     ]
     handlers: Mapping[Any, Any] = {HTTPException: _tell, Exception: _tell, **dict.fromkeys(EXPECTED, _tell)}
     guard = Middleware(Guard, access=site.access, hosts=frozenset(hosts), scheme=scheme)
-    return Starlette(routes=[*shown, *others], middleware=[guard], lifespan=lifespan, exception_handlers=handlers)
+    made = Starlette(routes=[*shown, *others], middleware=[guard], lifespan=lifespan, exception_handlers=handlers)
+    made.state.site, made.state.hub = site, hub
+    return made
 
 
 def make_view(request: Request) -> View:

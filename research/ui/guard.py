@@ -30,7 +30,7 @@ REPORT_CSP: Final = (
 )
 """Of a report, which has its style in itself and no script."""
 HEADERS: Final[Mapping[str, str]] = {
-    "content-security-policy": CSP, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
+    "content-security-policy": CSP, "x-content-type-options": "nosniff", "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store", "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }  # fmt: skip

@@ -37,6 +37,8 @@ class LiveHub:
         self._site = site
         self._listeners: set[asyncio.Queue[str | None]] = set()
         self._task: asyncio.Task[None] | None = None
+        self.looked = asyncio.Event()
+        """Whether it has seen how things stand, so that it tells of what moves from there."""
         url = make_url(site.home.database)
         self._file = Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
 
@@ -94,6 +96,8 @@ class LiveHub:
                     heads = await run_in_threadpool(self._site.log.heads)
                 if before is not None and heads is not None and before != heads:
                     self._tell("moved", [study for study, head in heads.items() if before.get(study) != head])
+            if heads is not None:
+                self.looked.set()
             if clock() - told >= PROGRESS_S:
                 before_progress, told = progress, clock()
                 progress = await run_in_threadpool(self._progress)

@@ -13,8 +13,10 @@ from research.ui.site import Page, Site, View
 from studies.errors import StudiesError
 from studies.log.reviews import count_reviews
 from studies.proof import DOES_NOT_FOLLOW
+from studies.report.wording import format_signed, span
 
 ROWS: Final = 50
+MOST_UNREAD: Final = 5
 Need = Mapping[str, Any]
 _AT_WORK: Final = ("planning", "running", "judged")
 """Statuses in which some controller should be at work."""
@@ -27,8 +29,9 @@ def page(site: Site, view: View) -> Page:
     found = [row for row in rows if _fits(row, view)]
     first = min(view.number("from"), max(0, len(found) - 1)) // ROWS * ROWS
     shown = found[first : first + ROWS]
+    needs = [] if view.static else list(_needs(site, listed, rows))
     values = {
-        "needs": [] if view.static else list(_needs(site, listed, rows)), "rows": shown, "total": len(rows),
+        "needs": needs, "needed": sum(each.get("count", 1) for each in needs), "rows": shown, "total": len(rows),
         "found": len(found), "first": first, "next": _address(view, first + ROWS) if first + ROWS < len(found) else "",
         "before": _address(view, first - ROWS) if first else "",
         "statuses": sorted({row["plain_status"] for row in rows}),
@@ -49,10 +52,19 @@ def _row(each: ListedStudy, counts: Mapping[str, Any]) -> dict[str, Any]:
     elif told["status"] == "concluded" and any(verdict.get("last", True) for verdict in told["verdicts"]):
         kind = "to review"
     return {
-        "study": told["study"], "status": status, "plain_status": told["status"], "runs": runs, "began": began,
+        "study": told["study"], "status": status, "plain_status": told["status"], "runs": runs,
+        "began": began.replace("T", " "),
         "topic": topic, "verdicts": [verdict["verdict"] for verdict in told["verdicts"]], "review": kind,
+        "claims": [_claim(verdict) for verdict in told["verdicts"]],
         "review_kind": kind.partition(" ")[2] or kind,
     }  # fmt: skip
+
+
+def _claim(verdict: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return name, verdict and estimate of a claim; no number of one that does not follow."""
+    known = verdict.get("estimate")
+    said = "" if known is None else f"{format_signed(known)} ({span(verdict['low'], verdict['high'])})"
+    return verdict["hypothesis"], verdict["verdict"], said
 
 
 def _fits(row: Mapping[str, Any], view: View) -> bool:
@@ -89,14 +101,23 @@ def _needs(site: Site, listed: Sequence[ListedStudy], rows: Sequence[Mapping[str
         if each["status"] in _AT_WORK and not _is_driven(site, each["study"]):
             yield {"kind": "resume", "what": "nobody drives it", "said": f"{each['status']}, its controller is gone",
                    **_of(each)}  # fmt: skip
-    for each, row in zip(told, rows, strict=True):
-        if row["review_kind"] == "review":
-            said = ", ".join(f"{verdict['hypothesis']} {verdict['verdict']}" for verdict in each["verdicts"])
-            yield {"kind": "review", "what": "to be reviewed", "said": said, **_of(each)}
+    unread = [(each, row) for each, row in zip(told, rows, strict=True) if row["review_kind"] == "review"]
+    for each, row in unread[:MOST_UNREAD]:
+        yield {"kind": "review", "what": "to be reviewed", "said": row["topic"], **_of(each), "claims": row["claims"]}
+    if (left := len(unread) - MOST_UNREAD) > 0:
+        yield {
+            "kind": "more",
+            "what": "to be reviewed",
+            "said": f"{left} more",
+            "count": left,
+            "study": "",
+            "since": "",
+            "claims": (),
+        }
 
 
 def _of(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {"study": told["study"], "head": told["head"], "since": "", "digest": ""}
+    return {"study": told["study"], "head": told["head"], "since": "", "digest": "", "claims": ()}
 
 
 def _is_driven(site: Site, study: str) -> bool:
