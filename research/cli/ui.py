@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import socket
 import webbrowser
+from collections.abc import Sequence
 from getpass import getuser
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from research.cli.app import Json, answer, console, make_table, open_installation
-from research.errors import NotReady
+from research.cli.app import Json, answer, console, make_table, open_installation, show_progress
+from research.errors import BadInput, NotReady
 from research.installation.home import Home
+from research.installation.studies import find_study
+from research.terminal import warn
 from research.ui.access import ROLES, Access
+from research.ui.site import Site
 
 PORT = 8760
 app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
@@ -43,6 +48,12 @@ def ui(
         typer.Option(help="The name under which a proxy with TLS in front reaches these pages; they stay on loopback."),
     ] = None,
     browser: Annotated[bool, typer.Option("--open", help="Open them in a browser.")] = False,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write all pages into a new folder instead; no server.")
+    ] = None,
+    study: Annotated[list[str] | None, typer.Option(help="A study to export; all when left out.")] = None,
+    planner: Annotated[bool, typer.Option(help="Export what the planner looked at and said.")] = True,
+    json: Json = False,
 ) -> None:
     """Serve the pages on which studies are followed, reviewed, signed and steered; Ctrl-C ends them.
 
@@ -54,6 +65,7 @@ def ui(
         ajet ui --open
         ajet ui key add ann --role reviewer
         ajet ui --host ajet.example.org
+        ajet ui --export pages --study larger-group
     """
     if context.invoked_subcommand is not None:
         return
@@ -61,9 +73,15 @@ def ui(
 
     from research.ui.app import make_app
     from research.ui.pages.addresses import PAGES
-    from research.ui.site import Site
 
     home, log = open_installation()
+    if export is not None:
+        _export(Site(home, log, access(home)), export, study or [], json, planner=planner)
+        return
+    if study or json or not planner:
+        raise BadInput(
+            "expected --study, --json and --no-planner with --export FOLDER alone; add it, or leave them out"
+        )
     listening = bind(port)
     found = listening.getsockname()[1]
     hosts = [f"{name}:{found}" for name in ("ajet.localhost", "127.0.0.1", "localhost")]
@@ -86,6 +104,23 @@ def ui(
         timeout_graceful_shutdown=2, proxy_headers=bool(host), forwarded_allow_ips="127.0.0.1",
     )  # fmt: skip
     uvicorn.Server(config).run([listening])
+
+
+def _export(site: Site, to: Path, names: Sequence[str], json: bool, *, planner: bool) -> None:
+    from research.ui.export import export_pages
+    from research.ui.pages.addresses import PAGES
+
+    studies = [find_study(site.log, name) for name in names]
+    with show_progress(json, "writing pages"):
+        made = export_pages(site, PAGES, to, studies, planner=planner)
+    site.close()
+    for line in made.left_out:
+        warn(f"left out, as it does not verify: {line}")
+    counted = f"wrote {len(made.pages)} pages and {len(made.evidence)} files of evidence; open {to / 'index.html'}"
+    told = {"folder": str(to), "pages": made.pages, "evidence": made.evidence, "left_out": made.left_out}
+    answer(json, told, counted, f"verify a study of it: ajet study verify {to}/studies/ID")
+    if not json:
+        warn("the logs name the command that was typed and the machine; plays and notes are in the pages")
 
 
 def bind(port: int) -> socket.socket:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
-from hashlib import sha256
 from importlib import resources
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote
@@ -27,7 +26,6 @@ from research.ui.live import LiveHub
 from research.ui.site import Page, PageMaker, Site, View, render, templates
 from sandboxes import SandboxError
 from studies.errors import StudiesError
-from studies.report.build import file_hashes
 from studies.report.plots import DARK, LIGHT, variables
 from swarm.errors import SwarmError
 
@@ -154,21 +152,10 @@ async def _report_file(request: Request) -> Response:
     """Return a page or figure of a report as it was written, and none that was changed since."""
     site, study, name = request.app.state.site, request.path_params["study"], request.path_params["name"]
 
-    def read() -> bytes:
-        state = site.state(study)
-        written = file_hashes(state.newest_report).get(name)
-        if written is None:
-            raise HTTPException(404, f"study {study} has no {name[:80]}")
-        try:
-            found: bytes = (site.folder(study) / name).read_bytes()
-        except OSError as error:
-            raise HTTPException(404, f"{name} cannot be read: {error.strerror}") from error
-        if sha256(found).hexdigest() != written:
-            raise HTTPException(409, f"{name} was changed after it was written; see: ajet study verify {study}")
-        return found
-
     kind = _TYPES.get(name.rpartition(".")[2], "text/plain")
-    return Response(await run_in_threadpool(read), 200, {"content-security-policy": REPORT_CSP}, kind)
+    return Response(
+        await run_in_threadpool(site.report_file, study, name), 200, {"content-security-policy": REPORT_CSP}, kind
+    )
 
 
 @cache

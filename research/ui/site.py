@@ -8,15 +8,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from jinja2.ext import Extension
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
 from research.errors import BadInput
@@ -31,7 +33,7 @@ from studies.errors import StudiesError
 from studies.log.reviews import ReviewLog, ReviewState
 from studies.proof import verdict_fault
 from studies.records.verdict import Verdict
-from studies.report.build import LEVELS, template_filters
+from studies.report.build import LEVELS, file_hashes, template_filters
 from studies.report.content import ReportContent, report_content
 from studies.report.evidence import gather_rounds
 
@@ -52,7 +54,12 @@ class View:
     address: str = "/"
     """Path and query of this page."""
     static: bool = False
-    """Whether it is made for an export: without forms, live parts and what needs a server."""
+    """Whether it is made for an export: without forms, live parts and what needs a server; what follows is of those."""
+    banner: str = ""
+    style: str = ""
+    policy: str = ""
+    only: frozenset[str] = frozenset()
+    """The studies that an export has."""
 
     def get(self, name: str, default: str = "") -> str:
         """Return the last value of a name in the query."""
@@ -158,6 +165,19 @@ class Site:
         except NotYet:
             return None
 
+    def report_file(self, study: str, name: str) -> bytes:
+        """Return a page or figure of a report as it was written; HTTPException for one that was changed since."""
+        written = file_hashes(self.state(study).newest_report).get(name)
+        if written is None:
+            raise HTTPException(404, f"study {study} has no {name[:80]}")
+        try:
+            found = (self.folder(study) / name).read_bytes()
+        except OSError as error:
+            raise HTTPException(404, f"{name} cannot be read: {error.strerror}") from error
+        if sha256(found).hexdigest() != written:
+            raise HTTPException(409, f"{name} was changed after it was written; see: ajet study verify {study}")
+        return found
+
     def forget_checked(self, study: str) -> None:
         """Have a study's files checked again: they may have changed without an event."""
         with self._lock:
@@ -225,9 +245,6 @@ def render(page: Page, view: View, href: Callable[[str], str] = str) -> str:
     def may(role: Role) -> bool:
         return not view.static and view.who.may(role)
 
-    values = {"page": page, "view": view, "me": view.who, "may": may, "href": href, **page.values}
+    style = Markup(view.style)  # ours, from its template; the one text that is not escaped
+    values = {"style": style, "page": page, "view": view, "me": view.who, "may": may, "href": href, **page.values}
     return templates().get_template(page.template).render(values)
-
-
-def make_static(view: View) -> View:
-    return replace(view, static=True, csrf="")

@@ -23,7 +23,7 @@ _AT_WORK: Final = ("planning", "running", "judged")
 
 
 def page(site: Site, view: View) -> Page:
-    listed = site.listing()
+    listed = [each for each in site.listing() if not view.static or each.summary["study"] in view.only]
     counts = count_reviews(site.log)
     rows = [_row(each, counts) for each in listed]
     found = [row for row in rows if _fits(row, view)]
