@@ -3,7 +3,7 @@
 `fold` gives the same state for the same events, anywhere and at any time. It refuses (LogCorrupt, naming the event)
 what cannot follow the events before it, such as a run under another design's hash. A verdict stays in
 `StudyState.verdicts` only while its data are unchanged: a later measurement or invalidation moves it to `superseded`, a
-later look to `interim`. A report stays in `StudyState.report` only while nothing happens after it.
+later look to `interim`. A report stays in `StudyState.report` only while nothing but notes comes after it.
 """
 
 from __future__ import annotations
@@ -104,10 +104,12 @@ def _apply(study: StudyState, event: Event) -> None:
     elif study.last_ts and not study.measured and not _follows_a_wait(study, event):
         gap = datetime.fromisoformat(event.ts) - datetime.fromisoformat(study.last_ts)
         study.worked_s += max(0.0, gap.total_seconds())
-    study.report = None
+    report, study.report = study.report, None
     change, record = RULES[event.type]
     values = record.model_validate(payload)
     change(study, event, **values.__dict__, **(values.__pydantic_extra__ or {}))
+    if event.type is EventType.DESIGN_AMENDED and study.amendments[-1].amendment.kind == "note":
+        study.report = report
     if event.type not in (EventType.STUDY_RESUMED, EventType.STUDY_WORKED):
         study.fruitless = 0
     study.last_ts, study.event_count, study.head_hash = event.ts, event.seq, event.hash

@@ -128,7 +128,7 @@ class StudyState(RoundState):
     open_question: LoggedApprovalRequest | None = None
     approvals: tuple[ApprovalAnswer, ...] = ()
     report: Mapping[str, Any] | None = None
-    """What `report.built` says of the pages, where that was the last event of a study that is over."""
+    """What `report.built` says of the pages, where only notes came after that event of a study that is over."""
     newest_report: Mapping[str, Any] | None = None
     """Payload of the last `report.built`, whatever happened after it: what the report's files were written as."""
     paused_reason: str | None = None

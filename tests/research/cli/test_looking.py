@@ -145,6 +145,27 @@ def test_a_report_that_was_deleted_is_built_again_as_it_was(ajet: Ajet, finished
     assert hashlib.sha256(html.read_bytes()).hexdigest() == recorded["html"]["sha256"]
 
 
+def test_a_note_after_the_end_leaves_the_report_where_it_is_until_it_is_built_with_the_note(
+    ajet: Ajet, finished: Synthetic
+) -> None:
+    before = ajet("study", "report", "--json").data
+    assert ajet("study", "note", STUDY, "The disk was slow.").code == 0
+    assert ajet("study", "report", "--json").data == before
+    assert ajet("study", "list", "--json").data[0]["report"] == ajet("study", "show", "--json").data["report"]
+    assert f"report  {before['html']}\n" in ajet("study", "show").out
+    assert ajet("study", "verify").code == 0
+    page = Path(before["markdown"])
+    assert "The disk was slow." not in page.read_text()
+    for _ in range(2):  # the second time it is as it was
+        assert ajet("study", "report", "--build").code == 0
+        assert "The disk was slow." in page.read_text()
+        events = finished.log.read(STUDY)
+        assert [event.type for event in events[-3:]] == [
+            EventType.REPORT_BUILT, EventType.DESIGN_AMENDED, EventType.REPORT_BUILT,
+        ]  # fmt: skip
+    assert ajet("study", "verify").code == 0
+
+
 @pytest.mark.parametrize("sandbox", [{}, {"kind": "docker", "image": "sha256:0", "engine": "28.0"}])
 def test_a_resumed_study_gets_its_report(
     ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch, sandbox: dict[str, str]
