@@ -34,14 +34,16 @@ class ReportError(StudiesError):
 
 
 class LogCorrupt(StudiesError):
-    """An event is not what was appended, or cannot follow the ones before it; the log was left as it is."""
+    """An event, or review (`what`), is not what was appended or cannot follow those before; the log stays as it is."""
 
-    def __init__(self, study: str, seq: int, type: str, difference: str) -> None:
+    def __init__(self, study: str, seq: int, type: str, difference: str, what: str = "event") -> None:
+        lost = ", or start a new study and keep this one as it is" if what == "event" else ""
         super().__init__(
-            f"event {seq} ({type}) of study {study}: {difference}. Nothing was changed; "
-            "restore the event log from a backup, or start a new study and keep this one as it is"
+            f"{what} {seq} ({type}) of study {study}: {difference}. Nothing was changed; "
+            f"restore the event log from a backup{lost}"
         )
         self.study = study
         self.seq = seq
         self.type = type
         self.difference = difference
+        self.what = what

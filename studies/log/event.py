@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -98,6 +98,14 @@ def compose_event(
     study: str, type: EventType, payload: Mapping[str, Any], *, after: Event | None, actor: str, at: datetime
 ) -> Event:
     """Return the event that may be appended after `after`, the last one; ValueError for what cannot be stored."""
+    seq, previous = (0, GENESIS) if after is None else (after.seq, after.hash)
+    return event_of(compose_row(study, EventType(type).value, payload, seq, previous, actor=actor, at=at))
+
+
+def compose_row(
+    study: str, type: str, payload: Mapping[str, Any], seq: int, previous: str, *, actor: str, at: datetime
+) -> dict[str, Any]:
+    """Return the row that may follow row `seq` of hash `previous`; ValueError for what cannot be stored."""
     for what, name in (("study", study), ("actor", actor)):
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -106,11 +114,10 @@ def compose_event(
             )
     ts = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     row = {
-        "study": study, "seq": 1 if after is None else after.seq + 1, "ts": ts, "actor": actor,
-        "type": EventType(type).value, "payload": _payload_text(payload, type),
-        "prev_hash": GENESIS if after is None else after.hash,
+        "study": study, "seq": seq + 1, "ts": ts, "actor": actor, "type": type,
+        "payload": _payload_text(payload, type), "prev_hash": previous,
     }  # fmt: skip
-    return event_of(row | {"hash": _row_hash(row)})
+    return row | {"hash": _row_hash(row)}
 
 
 def row_of(event: Event) -> dict[str, Any]:
@@ -124,40 +131,45 @@ def event_of(row: Mapping[str, Any]) -> Event:
 
 def find_corruption(study: str, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Event], list[LogCorrupt]]:
     """Return the events of stored rows, and every fault of their chain; one that is no event at all is left out."""
-    faults = list(_faults(study, rows, 0, GENESIS))
+    faults = list(find_faults(study, rows))
     return [event_of(row) for row in rows if _shape_fault(row) is None and row["type"] in _TYPES], faults
 
 
 def verify_events(study: str, rows: Sequence[Mapping[str, Any]], seq: int = 0, previous: str = GENESIS) -> list[Event]:
     """Return the events of rows that follow event `seq` of hash `previous`; raise the first fault as LogCorrupt."""
-    for fault in _faults(study, rows, seq, previous):
+    for fault in find_faults(study, rows, seq, previous):
         raise fault
     return [event_of(row) for row in rows]
 
 
-def _faults(study: str, rows: Sequence[Mapping[str, Any]], seq: int, previous: str) -> Iterator[LogCorrupt]:
-    """Yield what is wrong with rows that are to follow the event `seq` of hash `previous`, the first fault first."""
+def find_faults(
+    study: str, rows: Sequence[Mapping[str, Any]], seq: int = 0, previous: str = GENESIS, *,
+    types: Collection[str] = _TYPES, what: str = "event",
+) -> Iterator[LogCorrupt]:  # fmt: skip
+    """Yield what is wrong with rows that are to follow row `seq` of hash `previous`, the first fault first."""
     for row in rows:
         seq += 1
         if row["seq"] != seq:
-            yield LogCorrupt(study, seq, "missing", f"expected event {seq} here, found {row['seq']!r}")
+            yield LogCorrupt(study, seq, "missing", f"expected {what} {seq} here, found {row['seq']!r}", what)
             seq = row["seq"] if isinstance(row["seq"], int) else seq
-        if (fault := row_fault(study, row)) is not None:
+        if (fault := row_fault(study, row, types, what)) is not None:
             yield fault
         if row["prev_hash"] != previous:
-            said = f"expected it to follow the event with hash {previous[:12]}, found {str(row['prev_hash'])[:12]}"
-            yield LogCorrupt(study, seq, str(row["type"]), said)
+            said = f"expected it to follow the {what} with hash {previous[:12]}, found {str(row['prev_hash'])[:12]}"
+            yield LogCorrupt(study, seq, str(row["type"]), said, what)
         previous = str(row["hash"])
 
 
-def row_fault(study: str, row: Mapping[str, Any]) -> LogCorrupt | None:
+def row_fault(
+    study: str, row: Mapping[str, Any], types: Collection[str] = _TYPES, what: str = "event"
+) -> LogCorrupt | None:
     """Return what keeps a row from being whole by itself: types, payload, hash, a known type."""
     fault = _shape_fault(row)
     if fault is None and (expected := _row_hash(row)) != row["hash"]:
         fault = f"expected the hash {row['hash'][:12]}, its fields give {expected[:12]}"
-    elif fault is None and row["type"] not in _TYPES:
+    elif fault is None and row["type"] not in types:
         fault = "its type is unknown here; a newer ajet may have written it"
-    return None if fault is None else LogCorrupt(study, row["seq"], str(row["type"]), fault)
+    return None if fault is None else LogCorrupt(study, row["seq"], str(row["type"]), fault, what)
 
 
 def _shape_fault(row: Mapping[str, Any]) -> str | None:
@@ -171,7 +183,7 @@ def _shape_fault(row: Mapping[str, Any]) -> str | None:
     return None if isinstance(payload, dict) else "its payload is not a JSON object"
 
 
-def _payload_text(payload: Mapping[str, Any], type: EventType) -> str:
+def _payload_text(payload: Mapping[str, Any], type: str) -> str:
     try:
         text = canonical(dict(payload))
         text.encode()

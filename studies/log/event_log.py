@@ -67,19 +67,24 @@ _ADVICE: Final = {
 
 Clock = Callable[[], datetime]
 
-_TABLE: Final = sa.Table(
-    "events",
-    sa.MetaData(),
-    sa.Column("study", sa.String(64), primary_key=True),
-    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("ts", sa.String(32), nullable=False),
-    sa.Column("actor", sa.String(64), nullable=False),
-    sa.Column("type", sa.String(64), nullable=False),
-    sa.Column("payload", sa.Text, nullable=False),
-    sa.Column("prev_hash", sa.String(64), nullable=False),
-    sa.Column("hash", sa.String(64), nullable=False),
-)
-"""`payload` holds canonical JSON as text, so that the hash covers the very bytes stored."""
+
+def chain_table(name: str) -> sa.Table:
+    """Return a table of hash-chained rows. `payload` holds canonical JSON as text: the hash covers the very bytes."""
+    return sa.Table(
+        name,
+        sa.MetaData(),
+        sa.Column("study", sa.String(64), primary_key=True),
+        sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("ts", sa.String(32), nullable=False),
+        sa.Column("actor", sa.String(64), nullable=False),
+        sa.Column("type", sa.String(64), nullable=False),
+        sa.Column("payload", sa.Text, nullable=False),
+        sa.Column("prev_hash", sa.String(64), nullable=False),
+        sa.Column("hash", sa.String(64), nullable=False),
+    )
+
+
+_TABLE: Final = chain_table("events")
 _OF_STUDY: Final = sa.select(_TABLE).where(_TABLE.c.study == sa.bindparam("name"))
 _ALL: Final = _OF_STUDY.order_by(_TABLE.c.seq)
 _FROM: Final = _ALL.where(_TABLE.c.seq >= sa.bindparam("first"))
@@ -110,7 +115,7 @@ class EventLog:
 
     def __init__(self, url: str, *, clock: Clock = lambda: datetime.now(UTC)) -> None:
         """Open the log at an SQLAlchemy URL (`sqlite:///PATH`), or create it; what cannot be written, to read."""
-        self._clock = clock
+        self.clock = clock
         self._engine = _engine(url)
         self._where = sa.make_url(url).render_as_string(hide_password=True)
         self._open()
@@ -118,7 +123,7 @@ class EventLog:
     def compose(
         self, study: str, type: EventType, payload: Mapping[str, Any], *, after: Event | None, actor: str = "system"
     ) -> Event:
-        return compose_event(study, type, payload, after=after, actor=actor, at=self._clock())
+        return compose_event(study, type, payload, after=after, actor=actor, at=self.clock())
 
     def append(self, event: Event) -> None:
         """Write a composed event, durable; HeadMoved when the one that it follows is not the last, StoreError else."""

@@ -66,7 +66,7 @@ _SLOTS: Final = sa.Table(
 )  # fmt: skip
 
 
-def _prepare(log: EventLog, statements: Collection[sa.Executable]) -> None:
+def prepare(log: EventLog, statements: Collection[sa.Executable]) -> None:
     """Execute what changes nothing the second time; again where another process did it at once and was faster."""
     for last in (False, True):
         try:
@@ -155,7 +155,7 @@ class ControllerLeases:
         self.ttl_s = ttl_s
         self.clock = clock
         self._log = log
-        _prepare(log, [CreateTable(_LEASES, if_not_exists=True)])
+        prepare(log, [CreateTable(_LEASES, if_not_exists=True)])
 
     def read(self, study: str) -> LeaseRow | None:
         with self._log.transaction("read") as connection:
@@ -401,7 +401,7 @@ class Slots:
         self._log = log
         new = sa.select(sa.literal(host), sa.literal(0)).where(~sa.exists().where(_MACHINES.c.host == host))
         tables = [CreateTable(table, if_not_exists=True) for table in (_MACHINES, _SLOTS)]
-        _prepare(log, [*tables, sa.insert(_MACHINES).from_select(["host", "turn"], new)])
+        prepare(log, [*tables, sa.insert(_MACHINES).from_select(["host", "turn"], new)])
 
     def rows(self) -> list[SlotRow]:
         with self._log.transaction("read") as connection:

@@ -1,0 +1,300 @@
+"""Reviews of a study: comments, signatures and requests of its readers, in a hash chain beside its log.
+
+The rows are those of `studies.log.event`, in the table `reviews` of the log's database, so that a comment never moves
+the head that it is about. Each names that head and the sha256 of the `report.html` which the study had at it. Anchors
+say what an entry is about: `study`, `r1/h1`, `run RUN`, `play RUN/N` (the Nth play after training), `turn TURN`,
+`look TURN/N`, `threat NAME`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
+
+import sqlalchemy as sa
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.schema import CreateTable
+
+from studies.errors import HeadMoved, LogCorrupt, StudiesError
+from studies.log.event import GENESIS, Event, EventType, ImpossibleEvent, compose_row, find_faults, refuse
+from studies.log.event_log import EventLog, chain_table
+from studies.log.locks import prepare
+from studies.log.study import StudyState
+
+ReviewKind = Literal["comment", "reply", "resolve", "reopen", "sign", "ask"]
+Judgement = Literal["accept", "changes"]
+MOST_TEXT: Final = 4000
+KINDS: Final = frozenset(get_args(ReviewKind))
+_ANSWERS: Final = ("reply", "resolve", "reopen")
+_WHAT: Final = "review"
+_TRIES: Final = 200
+_TABLE: Final = chain_table("reviews")
+_OF_STUDY: Final = sa.select(_TABLE).where(_TABLE.c.study == sa.bindparam("name")).order_by(_TABLE.c.seq)
+_NEWEST: Final = sa.select(_TABLE.c.study, sa.func.max(_TABLE.c.seq).label("seq")).group_by(_TABLE.c.study).subquery()
+_HEADS: Final = sa.select(_TABLE.c.study, _TABLE.c.hash).join(
+    _NEWEST, (_TABLE.c.study == _NEWEST.c.study) & (_TABLE.c.seq == _NEWEST.c.seq)
+)
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Review(BaseModel):
+    """One entry of the chain, by the reader `by`; `ts` is ISO-8601 UTC."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    seq: int
+    ts: str
+    by: str
+    kind: ReviewKind
+    about: str = Field(pattern=r"^[\x20-\x7e]{1,200}$")
+    text: str = Field(max_length=MOST_TEXT)
+    to: int = Field(ge=0)
+    """Number of the entry that it replies to, resolves or opens again; 0 for another kind."""
+    decision: Judgement | Literal[""]
+    head: Sha256
+    report: Sha256 | Literal[""]
+    hash: str
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        signs = self.kind == "sign"
+        control = next((c for c in self.text if unicodedata.category(c) in ("Cc", "Cs") and c != "\n"), None)
+        faults = (
+            (
+                bool(self.to) != (self.kind in _ANSWERS),
+                "a reply, resolution or reopening names an entry, no other does",
+            ),
+            (signs and not (self.decision and self.about == "study"), "a signature decides, and of the whole study"),
+            (signs and not self.report, "there is no report to sign"),
+            (self.decision and not signs, "only a signature decides something"),
+            (self.kind in ("comment", "reply", "ask") and not self.text.strip(), "expected some text"),
+            (control, f"expected text without control characters; found {control!r}"),
+        )
+        for found, said in faults:
+            if found:
+                raise ValueError(said)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A comment or request, and what came after it: replies, and who resolved or opened it again, in order."""
+
+    first: Review
+    answers: tuple[Review, ...] = ()
+    open: bool = True
+
+
+class Signature(NamedTuple):
+    """The newest signature of a reader, and whether head and report are those that the study has now."""
+
+    review: Review
+    of_head: bool
+    of_report: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewState:
+    """What the entries of a study come to; `head` is the hash of the last one, empty where there is none."""
+
+    threads: tuple[Thread, ...] = ()
+    signed: tuple[Review, ...] = ()
+    count: int = 0
+    head: str = ""
+
+    @property
+    def open_count(self) -> int:
+        return sum(thread.open for thread in self.threads)
+
+    def by_anchor(self) -> dict[str, list[Thread]]:
+        found: dict[str, list[Thread]] = {}
+        for thread in self.threads:
+            found.setdefault(thread.first.about, []).append(thread)
+        return found
+
+    def find(self, kind: str, seq: int) -> Thread:
+        """Return the thread of the entry `seq`, which one of this kind may follow; ImpossibleEvent where none is."""
+        for thread in self.threads:
+            if any(entry.seq == seq for entry in (thread.first, *thread.answers)):
+                refuse(kind == "resolve" and not thread.open, f"what entry {seq} is about is resolved already")
+                refuse(kind == "reopen" and thread.open, f"what entry {seq} is about is open already")
+                return thread
+        raise ImpossibleEvent(f"expected the number of a comment or request to {kind}; found {seq}")
+
+    def signatures(self, state: StudyState) -> list[Signature]:
+        report = report_of(state)
+        newest = {review.by: review for review in self.signed}
+        return [Signature(one, one.head == state.head_hash, one.report == report) for one in newest.values()]
+
+
+def fold_reviews(entries: Iterable[Review], state: ReviewState | None = None) -> ReviewState:
+    """Return the state that entries lead to, after those of `state`. Raise ImpossibleEvent for what cannot follow."""
+    board = state or ReviewState()
+    for entry in entries:
+        threads, signed = board.threads, board.signed
+        if entry.kind in _ANSWERS:
+            thread = board.find(entry.kind, entry.to)
+            about = thread.first.about
+            refuse(entry.about != about, f"entry {entry.to} is about {about}; found {entry.about}")
+            is_open = thread.open if entry.kind == "reply" else entry.kind == "reopen"
+            grown = replace(thread, answers=(*thread.answers, entry), open=is_open)
+            threads = tuple(grown if each is thread else each for each in threads)
+        elif entry.kind == "sign":
+            signed = (*signed, entry)
+        else:
+            threads = (*threads, Thread(entry))
+        board = ReviewState(threads, signed, board.count + 1, entry.hash)
+    return board
+
+
+def read_reviews(
+    study: str, rows: Sequence[Mapping[str, Any]], reports: Mapping[str, str] | None = None
+) -> tuple[list[Review], list[LogCorrupt]]:
+    """Return the entries of stored rows and every fault of their chain; where it is whole, the entries before the first
+    that cannot be, and that fault. With `reports` (`reports_by_head`) head and report of each are checked too."""
+    faults, entries, board = list(find_faults(study, rows, types=KINDS, what=_WHAT)), list[Review](), ReviewState()
+    for row in rows if not faults else ():
+        try:
+            refuse(row["study"] != study, f"it is of study {row['study']}")
+            board = fold_reviews([entry := _entry_of(row)], board)
+            if reports is not None:
+                _check_head(entry, reports)
+            entries.append(entry)
+        except ImpossibleEvent as error:
+            return entries, [LogCorrupt(study, int(row["seq"]), str(row["type"]), str(error), _WHAT)]
+    return entries, faults
+
+
+def reports_by_head(events: Iterable[Event]) -> dict[str, str]:
+    """Return, by the hash of each event, the sha256 of the newest `report.html` at it; empty before there is one."""
+    found, report = dict[str, str](), ""
+    for event in events:
+        report = str(event.payload["html"]["sha256"]) if event.type is EventType.REPORT_BUILT else report
+        found[event.hash] = report
+    return found
+
+
+def report_of(state: StudyState) -> str:
+    """Return the sha256 of a study's newest `report.html`; empty where there is none."""
+    return str(state.newest_report["html"]["sha256"]) if state.newest_report else ""
+
+
+def _entry_of(row: Mapping[str, Any]) -> Review:
+    own = {"seq": row["seq"], "ts": row["ts"], "by": row["actor"], "kind": row["type"], "hash": row["hash"]}
+    try:
+        return Review.model_validate({**json.loads(row["payload"]), **own})
+    except ValidationError as error:
+        first = error.errors()[0]
+        said = first["msg"].removeprefix("Value error, ")
+        raise ImpossibleEvent(": ".join([*map(str, first["loc"]), said])) from error
+
+
+def _check_head(entry: Review, reports: Mapping[str, str]) -> None:
+    refuse(entry.head not in reports, f"the study never had the head {entry.head[:12]}")
+    expected = reports[entry.head]
+    wrong = f"at its head the report was {expected[:12] or 'not built'}; found {entry.report[:12] or 'none'}"
+    refuse(entry.report != expected, wrong)
+
+
+class ReviewLog:
+    """The reviews of one study, in its log's database; one without the table has none."""
+
+    def __init__(self, log: EventLog, study: str) -> None:
+        self.study: Final = study
+        self._log = log
+
+    def read(self) -> list[Review]:
+        """Return all entries, verified; raise the first fault as LogCorrupt."""
+        entries, faults = read_reviews(self.study, self.read_unverified())
+        for fault in faults:
+            raise fault
+        return entries
+
+    def state(self) -> ReviewState:
+        return fold_reviews(self.read())
+
+    def read_unverified(self) -> list[dict[str, Any]]:
+        return _rows(self._log, _OF_STUDY, name=self.study)
+
+    def append(
+        self, state: StudyState, kind: ReviewKind, *, by: str, about: str = "", text: str = "", to: int = 0,
+        decision: Judgement | Literal[""] = "", head: str = "", report: str | None = None,
+        threats: Collection[str] = (),
+    ) -> Review:  # fmt: skip
+        """Write an entry after the last one, durably. It is about the newest head of `state` unless one is given, and
+        the report of that head; `threats` are the sentences that a report has as threats. StudiesError if refused."""
+        head = head or state.head_hash
+        known = head == state.head_hash
+        reports = {head: report_of(state)} if known else reports_by_head(self._log.read(self.study))
+        payload = {
+            "text": text.replace("\r\n", "\n").expandtabs(4).strip(), "to": to, "decision": decision, "head": head,
+            "about": "study" if kind == "sign" else about,
+            "report": reports.get(head, "") if report is None else report,
+        }  # fmt: skip
+        try:
+            refuse(kind == "sign" and not known, "the study went on since; look at it again before you sign")
+            if kind in ("comment", "ask") and about not in anchors(state, threats):
+                raise ImpossibleEvent(f"expected something of the study that can be commented on; found {about[:80]!r}")
+            for _ in range(_TRIES):
+                with suppress(HeadMoved):
+                    return self._append(kind, by, payload, reports)
+        except (ImpossibleEvent, ValueError) as error:
+            raise StudiesError(f"no {kind} was written on study {self.study}: {error}") from error
+        raise StudiesError(f"others wrote on study {self.study} all the while. Nothing was written; try again")
+
+    def _append(self, kind: str, by: str, payload: Mapping[str, Any], reports: Mapping[str, str]) -> Review:
+        board, at = self.state(), self._log.clock()
+        if kind in _ANSWERS:
+            payload = {**payload, "about": board.find(kind, payload["to"]).first.about}
+        row = compose_row(self.study, kind, payload, board.count, board.head or GENESIS, actor=by, at=at)
+        entry = _entry_of(row)
+        fold_reviews([entry], board)
+        _check_head(entry, reports)
+        if not board.count:
+            prepare(self._log, [CreateTable(_TABLE, if_not_exists=True)])
+        with self._log.transaction("write") as connection:
+            try:
+                connection.execute(sa.insert(_TABLE), row)
+            except IntegrityError as error:
+                raise HeadMoved(self.study, entry.seq) from error
+        return entry
+
+
+def review_heads(log: EventLog) -> dict[str, str]:
+    """Return the hash of the last entry of each study that has one, as it is stored, by the study's name."""
+    return {str(row["study"]): str(row["hash"]) for row in _rows(log, _HEADS)}
+
+
+def _rows(log: EventLog, query: sa.Select[Any], **values: str) -> list[dict[str, Any]]:
+    with log.transaction("read") as connection:
+        if not sa.inspect(connection).has_table(_TABLE.name):
+            return []
+        return [dict(row) for row in connection.execute(query, values).mappings()]
+
+
+def anchors(state: StudyState, threats: Iterable[str] = ()) -> Iterator[str]:
+    """Yield what of a study can be commented on; `threats` are the sentences that its report has as such."""
+    yield "study"
+    for each in state.rounds:
+        designed = each.design.hypotheses if each.design is not None else ()
+        yield from (f"r{each.round}/{claim.id}" for claim in (*each.hypotheses, *designed))
+    yield from map(threat_anchor, threats)
+    for act in state.planner_acts:
+        if act.turn:
+            yield f"turn {act.turn}"
+            yield from (f"look {act.turn}/{number}" for number in range(1, len(act.tool_calls) + 1))
+    for name, run in state.every_run.items():
+        yield f"run {name}"
+        plays = run.collected["evaluation"].get("episodes", 0) if run.collected else 0
+        yield from (f"play {name}/{number}" for number in range(1, int(plays) + 1))
+
+
+def threat_anchor(sentence: str) -> str:
+    """Return the anchor of a threat: its first words, without numbers, which later evidence may change."""
+    return f"threat {'-'.join(re.findall(r'[a-z]+', sentence.lower())[:6])}"
