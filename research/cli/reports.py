@@ -18,10 +18,11 @@ from research.installation.studies import find_study
 from research.shown.study import describe_resume, report_paths
 from research.terminal import warn
 from studies import EventLog
+from studies.log.reviews import ReviewLog
 from studies.proof import Proof
 from studies.proof import export as export_study
 from studies.proof import verify as verify_study
-from studies.proof.export import is_export, read_export
+from studies.proof.export import is_export, read_export, read_exported_reviews
 
 DRIFTED: Final = 1
 """Exit code of a study that is not what it says."""
@@ -56,9 +57,11 @@ def verify(
     if name is not None and (exported := Path(name)).is_dir() and (is_export(exported) or "/" in name or name == "."):
         folder = exported
         study, rows, known = read_export(folder)
+        reviews, broken = read_exported_reviews(folder)
+        known = known + broken
     else:
-        (study, rows, folder), known = _read_from_home(name), []
-    proof = verify_study(study, rows, folder, head=head, known=known)
+        (study, rows, reviews, folder), known = _read_from_home(name), []
+    proof = verify_study(study, rows, folder, head=head, known=known, reviews=reviews)
     told = {"study": proof.study, "holds": proof.holds, "head": proof.head}
     answer(json, {**told, "drifts": proof.drifts, "held": proof.held, "notes": proof.notes}, _lines(proof))
     if not proof.holds:
@@ -83,14 +86,14 @@ def export(
         ajet study export larger-group
         ajet study export larger-group studies/gallery/larger-group
     """
-    study, rows, folder = _read_from_home(name)
+    study, rows, reviews, folder = _read_from_home(name)
     to = to or Path(study)
-    proof = verify_study(study, rows, folder)
+    proof = verify_study(study, rows, folder, reviews=reviews)
     if not proof.holds:
         answer(False, None, _lines(proof))
         warn(f"study {study} does not verify; nothing was exported")
         raise typer.Exit(DRIFTED)
-    names = export_study(study, rows, folder, to)
+    names = export_study(study, rows, folder, to, reviews)
     answer(
         json,
         {"study": study, "folder": str(to), "files": names, "head": proof.head},
@@ -104,12 +107,13 @@ def export(
             warn(f"the log names folders of this machine, {places[0]} among them; it is exported whole")
 
 
-def _read_from_home(name: str | None) -> tuple[str, list[dict[str, Any]], Path]:
+def _read_from_home(name: str | None) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]], Path]:
     home = Home.locate().for_reading()
     log = EventLog(home.database)
     study = find_study(log, name)
     require_files(home, log, study)
-    return study, log.read_unverified(study), home.study(study)
+    reviews = ReviewLog(log, study).read_unverified()  # before the log, which has the heads that they name
+    return study, log.read_unverified(study), reviews, home.study(study)
 
 
 def _lines(proof: Proof) -> Iterator[str]:

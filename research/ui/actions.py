@@ -24,6 +24,7 @@ from research.ui.access import Role
 from research.ui.site import Page, Site, View
 from studies import StudyLog, StudyState, fold
 from studies.log.event_log import Change
+from studies.log.reviews import ReviewKind
 
 Form = Mapping[str, str]
 
@@ -164,21 +165,28 @@ def _check(site: Site, view: View, form: Form) -> str:
 
 
 def _comment(site: Site, view: View, form: Form) -> str:
-    entry = site.reviews(form["study"]).comment(_state(site, form), view.who.name, form["about"], form["text"])
-    return f"{_back(form)}#c-{entry.seq}"
+    checked = site.checked(_state(site, form)) if form["about"].startswith("threat ") else None
+    threats = [] if checked is None else checked.threats
+    return _review(site, view, form, "comment", about=form["about"], text=form["text"], threats=threats)
 
 
 def _reply(site: Site, view: View, form: Form) -> str:
-    entry = site.reviews(form["study"]).reply(_state(site, form), view.who.name, int(form["to"]), form["text"])
+    return _review(site, view, form, "reply", to=int(form["to"]), text=form["text"])
+
+
+def _resolve(site: Site, view: View, form: Form) -> str:
+    return _review(site, view, form, "resolve", to=int(form["to"]))
+
+
+def _reopen(site: Site, view: View, form: Form) -> str:
+    return _review(site, view, form, "reopen", to=int(form["to"]))
+
+
+def _review(site: Site, view: View, form: Form, kind: ReviewKind, **fields: Any) -> str:
+    """Write an entry about the study as its page showed it; return where it stands."""
+    head = form.get("seen", "")
+    entry = site.reviews(form["study"]).append(_state(site, form), kind, by=view.who.name, head=head, **fields)
     return f"{_back(form)}#c-{entry.seq}"
-
-
-def _resolve(site: Site, view: View, form: Form) -> None:
-    site.reviews(form["study"]).resolve(_state(site, form), view.who.name, int(form["to"]))
-
-
-def _reopen(site: Site, view: View, form: Form) -> None:
-    site.reviews(form["study"]).reopen(_state(site, form), view.who.name, int(form["to"]))
 
 
 def _sign(site: Site, view: View, form: Form) -> None:
@@ -188,7 +196,8 @@ def _sign(site: Site, view: View, form: Form) -> None:
     if checked is None or checked.refused or checked.faults:
         why = "its files are still being checked" if checked is None else checked.refused or "a verdict does not follow"
         raise BadInput(f"expected a study that holds, to sign it: {why}; see: ajet study verify {state.id}")
-    site.reviews(form["study"]).sign(state, view.who.name, form["decision"], form.get("text", ""))
+    decision, text = form["decision"], form.get("text", "")
+    site.reviews(state.id).append(state, "sign", by=view.who.name, decision=decision, text=text, head=form["seen"])
 
 
 def _state(site: Site, form: Form) -> StudyState:

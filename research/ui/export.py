@@ -65,13 +65,14 @@ def export_pages(
     draft = to.with_name(f".{to.name}.{os.getpid()}")
     draft.mkdir(parents=True)
     for study in list(chosen):
+        reviews = site.reviews(study).read_unverified()  # before the log, which has the heads that they name
         rows, folder = site.log.read_unverified(study), site.folder(study)
-        proof = verify(study, rows, folder)
+        proof = verify(study, rows, folder, reviews=reviews)
         if not proof.holds:
             left_out.append(f"{study}: {proof.drifts[0]}")
             chosen.remove(study)
             continue
-        names = export(study, rows, folder, draft / STUDIES / study)
+        names = export(study, rows, folder, draft / STUDIES / study, reviews)
         evidence += [f"{STUDIES}/{study}/{name}" for name in names]
     if not chosen:
         raise BadInput(f"expected a study that verifies, to export it; found {'; '.join(left_out) or 'none'}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import unicodedata
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -29,16 +30,18 @@ from research.text import format_seconds
 from research.ui.access import Access, Person, Role
 from research.ui.episodes import EpisodeReaders
 from studies import EventLog, StudyLog, StudyState
-from studies.errors import StudiesError
-from studies.log.reviews import ReviewLog, ReviewState
+from studies.errors import LogCorrupt, StudiesError
+from studies.log.reviews import ReviewLog, ReviewState, review_heads
 from studies.proof import verdict_fault
 from studies.records.verdict import Verdict
 from studies.report.build import LEVELS, file_hashes, template_filters
 from studies.report.content import ReportContent, report_content
+from studies.report.elements import Block, Remarks, Section
 from studies.report.evidence import gather_rounds
 
 FIRST_WAIT_S: Final = 0.6
 """How long a page waits for files to be checked before it says that they are being checked."""
+THREATS: Final = ("failed", "threat", "feared")
 _MOST_KEPT: Final = 64
 _SHOWN_AS: Final = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 
@@ -94,6 +97,11 @@ class CheckedStudy:
     faults: Mapping[str, str]
     """Why a verdict does not follow, by `verdict_name`."""
 
+    @property
+    def threats(self) -> list[str]:
+        """The sentences that the report has as threats: they can be commented on."""
+        return [] if self.content is None else list(_threats(self.content.body))
+
 
 def verdict_name(round: int, verdict: Verdict) -> str:
     return f"{round}/{verdict.hypothesis}/{verdict.phase}"
@@ -108,6 +116,7 @@ class Site:
         self._studies: OrderedDict[str, tuple[threading.Lock, StudyLog]] = OrderedDict()
         self._checks: OrderedDict[str, tuple[str, Future[CheckedStudy]]] = OrderedDict()
         self._lock = threading.Lock()
+        self._reviewed: Mapping[str, ReviewState] = {}
         self._listed: tuple[Mapping[str, str], datetime, list[ListedStudy]] | None = None
         self._worker = ThreadPoolExecutor(1, "check")
 
@@ -186,11 +195,27 @@ class Site:
     def reviews(self, study: str) -> ReviewLog:
         return ReviewLog(self.log, study)
 
-    def reviewed(self, state: StudyState) -> ReviewState:
-        return ReviewState.of(self.reviews(state.id).read(), state)
+    def review_states(self) -> Mapping[str, ReviewState]:
+        """Return what people said of each study of which somebody said something; read again where it moved."""
+        heads = review_heads(self.log)
+        known = self._reviewed
+        found = {study: known[study] for study, head in heads.items() if study in known and known[study].head == head}
+        for study in heads.keys() - found.keys():
+            with suppress(LogCorrupt):  # the study's own page says so
+                found[study] = self.reviews(study).state()
+        self._reviewed = found
+        return found
 
 
 PageMaker = Callable[[Site, View], Page]
+
+
+def _threats(blocks: Iterable[Block]) -> Iterator[str]:
+    for block in blocks:
+        if isinstance(block, Section):
+            yield from _threats(block.blocks)
+        elif isinstance(block, Remarks):
+            yield from (item.text for item in block.items if item.level in THREATS)
 
 
 def check(state: StudyState, folder: Path) -> CheckedStudy:

@@ -28,11 +28,13 @@ from studies.report.build import PAGES, file_hashes
 
 EVENTS: Final = "events.jsonl"
 """The log: a line of canonical JSON for each event, oldest first; `payload` is the JSON value itself."""
+REVIEWS: Final = "reviews.jsonl"
+"""What its readers said, in the same form; not there where they said nothing."""
 README: Final = "README.md"
 _NUMBERED = re.compile(r"[^\W_]*\d[^\W_]*")
 
 
-def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
+def export(study: str, rows: Rows, folder: Path, to: Path, reviews: Rows = ()) -> tuple[str, ...]:
     """Write a study to the new folder `to` and return the paths in it; StudiesError when that cannot be."""
     if to.exists():
         raise StudiesError(f"expected a folder that is not there yet; found {to}. Name another, or remove it")
@@ -40,8 +42,8 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
     draft = to.with_name(f".{to.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True)
-        lines = (canonical({**row, "payload": json.loads(row["payload"])}) for row in rows)
-        for name, text in ((EVENTS, "".join(f"{line}\n" for line in lines)), (README, readme(state))):
+        texts = {EVENTS: _lines(rows), README: readme(state, reviews)} | ({REVIEWS: _lines(reviews)} if reviews else {})
+        for name, text in texts.items():
             (draft / name).write_text(text, encoding="utf-8", newline="\n")
         known = _files(state, folder)
         names = [name for name, sha256 in known.items() if sha256 or (folder / name).is_file()]
@@ -59,39 +61,55 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
         raise StudiesError(f"could not export to {to}: {error.strerror or error}. Nothing was left there") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return (EVENTS, README, *names)
+    return (*texts, *names)
+
+
+def _lines(rows: Rows) -> str:
+    return "".join(f"{canonical({**row, 'payload': json.loads(row['payload'])})}\n" for row in rows)
 
 
 def read_export(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepancy]]:
     """Return the study of an exported folder, its events, and broken lines; StudiesError for what is no plain file."""
-    path = folder / EVENTS
     locks = (lock_name(number, repair) for number in range(1, MOST_ROUNDS + 1) for repair in range(MOST_REPAIRS + 1))
-    for name in (EVENTS, README, *locks, *PAGES, "figures", "runs"):
+    for name in (EVENTS, REVIEWS, README, *locks, *PAGES, "figures", "runs"):
         for place in (folder / name, *(folder / name).rglob("*")):
             if place.is_symlink() or (place.exists() and not place.is_file() and not place.is_dir()):
                 raise StudiesError(
                     f"expected plain files in an export; found {place}, which is none. Copy the export whole"
                 )
+    rows, drifts = _read_lines(folder / EVENTS)
+    if not rows:
+        raise StudiesError(f"expected the events of a study in {folder / EVENTS}; found none that can be read")
+    return str(rows[0]["study"]), rows, drifts + _check_readme(folder, rows)
+
+
+def read_exported_reviews(folder: Path) -> tuple[list[dict[str, Any]], list[Discrepancy]]:
+    """Return the reviews of an exported folder, and broken lines; none where no file of them lies there."""
+    return _read_lines(folder / REVIEWS) if (folder / REVIEWS).exists() else ([], [])
+
+
+def _read_lines(path: Path) -> tuple[list[dict[str, Any]], list[Discrepancy]]:
     try:
         lines = path.read_bytes().decode(errors="replace").removesuffix("\n").split("\n")
     except OSError as error:
-        raise StudiesError(f"expected an exported study with its {EVENTS} in {folder}; {error.strerror}") from error
+        raise StudiesError(
+            f"expected an exported study with its {path.name} in {path.parent}; {error.strerror}"
+        ) from error
     drifts: list[Discrepancy] = []
-    read = [_row(f"{EVENTS}, line {number}", line, drifts) for number, line in enumerate(lines, start=1)]
-    rows = [row for row in read if row is not None]
-    if not rows:
-        raise StudiesError(f"expected the events of a study in {path}; found none that can be read")
-    return str(rows[0]["study"]), rows, drifts + _check_readme(folder, rows)
+    read = [_row(f"{path.name}, line {number}", line, drifts) for number, line in enumerate(lines, start=1)]
+    return [row for row in read if row is not None], drifts
 
 
 def _check_readme(folder: Path, rows: Rows) -> list[Discrepancy]:
     try:
         said = (folder / README).read_text(encoding="utf-8", errors="replace")
-        expected = readme(fold(find_corruption(str(rows[0]["study"]), rows)[0]))
+        reviews, _ = read_exported_reviews(folder)
+        expected = readme(fold(find_corruption(str(rows[0]["study"]), rows)[0]), reviews)
     except (OSError, StudiesError):
         return []  # without it, or without a log that can be followed, there is nothing to compare
-    if f"--head {rows[-1]['hash']}" not in said:
-        return [Discrepancy(README, f"it does not name the log's head, {rows[-1]['hash'][:12]}")]
+    for chain, name, lead in ((rows, EVENTS, "--head "), (reviews, REVIEWS, "up to ")):
+        if chain and f"{lead}{chain[-1]['hash']}" not in said:
+            return [Discrepancy(README, f"it does not name the head of {name}, {str(chain[-1]['hash'])[:12]}")]
     strange = sorted(set(_NUMBERED.findall(said)) - set(_NUMBERED.findall(expected)))
     return [Discrepancy(README, f"it holds {', '.join(strange)}, which the log does not give")] if strange else []
 
@@ -100,7 +118,7 @@ def is_export(folder: Path) -> bool:
     return (folder / EVENTS).is_file()
 
 
-def readme(state: StudyState) -> str:
+def readme(state: StudyState, reviews: Rows = ()) -> str:
     later = ", ".join(f"`{each.lock_file}`" for each in state.rounds[1:] if each.lock_file)
     return "\n".join((
         f"# Study {state.id}", "", f"> {' '.join(state.topic.split())}", "",
@@ -109,6 +127,7 @@ def readme(state: StudyState) -> str:
         "That computes every number, hash, level and verdict again from these files and writes nothing. The head hash",
         "must come from somewhere else than this folder to prove that nobody computed all of it anew.", "",
         f"- `{EVENTS}`: the event log, {state.event_count} events, each with the hash of the one before it",
+        *([f"- `{REVIEWS}`: what its readers said, {len(reviews)} up to {reviews[-1]['hash']}"] if reviews else []),
         "- `design.lock`: the design as it was locked before the first run that counts",
         *([f"- {later}: those of later rounds, each with the hash of the one before it"] if later else []),
         "- `runs/`: of each run what the tracker logged (snapshot) and each episode's outcome (evaluation)",
@@ -124,7 +143,7 @@ def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | N
         row = {name: found[name] for name in FIELDS} | {"payload": canonical(found["payload"])}
         exact = canonical(found).encode() == line.encode() and len(found) == len(row)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        drifts.append(Discrepancy(place, f"it is no event ({type(error).__name__}: {error})"))
+        drifts.append(Discrepancy(place, f"it cannot be read ({type(error).__name__}: {error})"))
         return None
     if not exact:
         drifts.append(Discrepancy(place, "it is not as an export writes it"))

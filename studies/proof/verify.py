@@ -21,6 +21,7 @@ from studies.errors import LogCorrupt, ReportError
 from studies.log.event import Event, EventType, find_corruption
 from studies.log.event_log import lock_error, lock_name
 from studies.log.fold import WORKED, fold
+from studies.log.reviews import read_reviews, reports_by_head
 from studies.log.study import PAPERS, StudyState
 from studies.proof.evidence import FILES, Discrepancy, Findings, check_files
 from studies.records.alpha import AlphaLedgers
@@ -281,10 +282,11 @@ class Proof:
 
 
 def verify(
-    study: str, rows: Rows, folder: Path, *, head: str | None = None, known: Sequence[Discrepancy] = ()
-) -> Proof:
-    """Verify a study by its stored events and its folder; nothing is raised for what is stored wrongly. `head` is a
-    head hash that was kept elsewhere, or its beginning; `known` are drifts that reading the rows showed."""
+    study: str, rows: Rows, folder: Path, *, head: str | None = None, known: Sequence[Discrepancy] = (),
+    reviews: Rows = (),
+) -> Proof:  # fmt: skip
+    """Verify a study by its stored events, reviews and its folder; nothing is raised for what is stored wrongly. `head`
+    is a head hash that was kept elsewhere, or its beginning; `known` are drifts that reading the rows showed."""
     findings = Findings(list(known))
     events = events_of(study, rows, findings)
     if head is not None:
@@ -293,6 +295,12 @@ def verify(
         findings.check("head", "head", cut if place is None else None)
         if place is not None and (later := len(rows) - place):
             findings.note(f"The head {head[:12]} is event {place}; {later} of {len(rows)} events were added after it.")
+    reports = reports_by_head(events) if len(events) == len(rows) else None
+    entries, faults = read_reviews(study, reviews, reports)
+    if reviews:
+        findings.held["review"] += len(entries)
+    for fault in faults:
+        findings.drift(f"review {fault.seq} ({fault.type})", fault.difference)
     if events:
         state = fold(events)  # which events_of has seen through
         for part in state.every_round:

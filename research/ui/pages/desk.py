@@ -11,7 +11,7 @@ from research.controller.session import has_controller
 from research.shown.listing import CORRUPT, ListedStudy
 from research.ui.site import Page, Site, View
 from studies.errors import StudiesError
-from studies.log.reviews import count_reviews
+from studies.log.reviews import ReviewState
 from studies.proof import DOES_NOT_FOLLOW
 from studies.report.wording import format_signed, span
 
@@ -24,7 +24,7 @@ _AT_WORK: Final = ("planning", "running", "judged")
 
 def page(site: Site, view: View) -> Page:
     listed = [each for each in site.listing() if not view.static or each.summary["study"] in view.only]
-    counts = count_reviews(site.log)
+    counts = site.review_states()
     rows = [_row(each, counts) for each in listed]
     found = [row for row in rows if _fits(row, view)]
     first = min(view.number("from"), max(0, len(found) - 1)) // ROWS * ROWS
@@ -41,13 +41,13 @@ def page(site: Site, view: View) -> Page:
     return Page("desk.html.jinja", "Desk", values, study="*")
 
 
-def _row(each: ListedStudy, counts: Mapping[str, Any]) -> dict[str, Any]:
+def _row(each: ListedStudy, counts: Mapping[str, ReviewState]) -> dict[str, Any]:
     told, (_, status, runs, _, began, topic) = each.summary, each.row
     count = counts.get(told["study"])
     kind = "–"
-    if count is not None and count.open:
-        kind = f"{count.open} open"
-    elif count is not None and count.signed_head == told["head"] and told["head"]:
+    if count is not None and count.open_count:
+        kind = f"{count.open_count} open"
+    elif count is not None and any(review.head == told["head"] for review in count.signed):
         kind = "signed"
     elif told["status"] == "concluded" and any(verdict.get("last", True) for verdict in told["verdicts"]):
         kind = "to review"

@@ -304,8 +304,8 @@ def test_an_export_with_a_link_or_a_pipe_is_refused(ajet: Ajet, exported: Path) 
 def test_what_is_changed_between_verifying_and_exporting_is_not_exported(
     ajet: Ajet, finished: Synthetic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def verified_then_written(name: str, rows: Rows, folder: Path) -> Proof:
-        proof = verify(name, rows, folder)
+    def verified_then_written(name: str, rows: Rows, folder: Path, reviews: Rows) -> Proof:
+        proof = verify(name, rows, folder, reviews=reviews)
         (folder / "report.md").write_text("another report")
         return proof
 
