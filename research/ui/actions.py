@@ -24,7 +24,7 @@ from research.ui.access import Role
 from research.ui.site import Page, Site, View
 from studies import StudyLog, StudyState, fold
 from studies.log.event_log import Change
-from studies.log.reviews import ReviewKind
+from studies.log.reviews import Judgement, ReviewKind
 
 Form = Mapping[str, str]
 
@@ -196,7 +196,8 @@ def _sign(site: Site, view: View, form: Form) -> None:
     if checked is None or checked.refused or checked.faults:
         why = "its files are still being checked" if checked is None else checked.refused or "a verdict does not follow"
         raise BadInput(f"expected a study that holds, to sign it: {why}; see: ajet study verify {state.id}")
-    decision, text = form["decision"], form.get("text", "")
+    decision: Judgement = "accept" if form["decision"] == "accept" else "changes"
+    text = form.get("text", "")
     site.reviews(state.id).append(state, "sign", by=view.who.name, decision=decision, text=text, head=form["seen"])
 
 
