@@ -68,13 +68,13 @@ class RunCurves:
 
 
 NOTHING: Final = RunCurves({})
-AskServer = Callable[[AttemptFolder, int], tuple[Snapshot, Sequence[StepRecord]]]
-"""Returns what an attempt's server does, and its finished steps after one; raises SwarmError or OSError."""
+AskServer = Callable[[Path, int], tuple[Snapshot, Sequence[StepRecord]]]
+"""Returns what the server of a folder does, and its finished steps after one; raises SwarmError or OSError."""
 
 
-def ask_server(folder: AttemptFolder, after: int) -> tuple[Snapshot, Sequence[StepRecord]]:
-    process = find_swarm(folder.server)
-    token = (read_json(folder.server / "tokens.json") or {}).get("viewer") if process else None
+def ask_server(folder: Path, after: int) -> tuple[Snapshot, Sequence[StepRecord]]:
+    process = find_swarm(folder)
+    token = (read_json(folder / "tokens.json") or {}).get("viewer") if process else None
     if process is None or not token:
         raise FileNotFoundError("its server does not run")
 
@@ -113,7 +113,7 @@ class CurveReader:
             if not run.attempts:
                 return NOTHING
             folder = AttemptFolder(self._home.attempt(study, run.run_id, run.attempts[-1].number))
-            found = self._running(folder) if run.active is not None else NOTHING
+            found = self.server(folder.server) if run.active is not None else NOTHING
             if found.metrics or not log:
                 return found
             path = find_log(folder.path, folder.path.name)
@@ -143,10 +143,10 @@ class CurveReader:
             (int(row["step"]), row["metrics"]) for row in json.loads(read_collected(folder, stored))["history"]
         )
 
-    def _running(self, folder: AttemptFolder) -> RunCurves:
-        """Return what a running attempt's server tells, or told before it fell silent."""
-        before = self._live.get(folder.path, NOTHING)
-        if self._now() - self._silent.get(folder.path, -math.inf) < SILENT_S:
+    def server(self, folder: Path) -> RunCurves:
+        """Return what the server of a folder tells, or told before it fell silent."""
+        before = self._live.get(folder, NOTHING)
+        if self._now() - self._silent.get(folder, -math.inf) < SILENT_S:
             return before
         after = max((int(flat[-2]) for flat in before.metrics.values()), default=0)
         try:
@@ -156,11 +156,11 @@ class CurveReader:
             metrics = {name: array("d", flat) for name, flat in before.metrics.items()}
             found = _curves(((record.step, record.metrics) for record in steps), metrics, snapshot)
         except (SwarmError, OSError, ValueError) as error:
-            self._silent[folder.path] = self._now()
+            self._silent[folder] = self._now()
             found = replace(before, fault=str(error) or "its server does not answer", snapshot=None)
         with self._lock:
-            self._live.pop(folder.path, None)
-            self._live[folder.path] = found
+            self._live.pop(folder, None)
+            self._live[folder] = found
             while len(self._live) > MOST_LIVE:
                 self._silent.pop(gone := next(iter(self._live)), None)
                 del self._live[gone]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from research.controller.progress import format_success
+from research.installation.servers import servers
 from research.runs.files import AttemptFolder, AttemptProgress, read_progress
 from research.ui.charts import Chart, Look, line_chart
-from research.ui.curves import CurveReader, Panel, PlottedRun, panel
+from research.ui.curves import CurveReader, Panel, PlottedRun, RunCurves, panel
 from research.ui.site import Page, Site, View
 from studies import RunState, StudyState
 from studies.report.evidence import REWARDS, SUCCESS
@@ -56,18 +57,19 @@ class RunRow:
     remark: str
 
 
-def placed_runs(state: StudyState) -> list[PlacedRun]:
-    """Return all runs of a study. Arms of designs come first, as in its report, so that they have the same colours."""
+def placed_runs(state: StudyState, *, apart: bool = True) -> list[PlacedRun]:
+    """Return all runs of a study; unless `apart`, an arm is one group in all rounds. Arms of designs come first, as in
+    its report, so that they have the same colours."""
     rounds = state.every_round
     names = [arm.name for entry in rounds if entry.design is not None for arm in entry.design.arms]
     names += [run.spec.arm for entry in rounds for run in entry.all_runs.values()]
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
     found = []
     for entry in rounds:
+        later = f", round {entry.round}" if apart and len(rounds) > 1 else ""
         for run in entry.all_runs.values():
             arm, phase = run.spec.arm, run.spec.phase
-            group = f"{arm}{'' if phase == 'confirm' else f', {phase}'}"
-            group += f", round {entry.round}" if len(rounds) > 1 else ""
+            group = f"{arm}{'' if phase == 'confirm' else f', {phase}'}{later}"
             found.append(PlacedRun(state.id, run, group, places[arm], entry.round))
     return found
 
@@ -91,20 +93,26 @@ def _measured(run: RunState) -> float:
 def page(site: Site, view: View) -> Page:
     study = view.path.get("study", "")
     states = [site.state(study)] if study else list(_training(site))
-    every = [each for state in states for each in placed_runs(state)]
+    asked = {name: view.get(name) for name in FILTERS}
+    if study and not view.static and not view.query.keys() & asked.keys():  # one question at a time, as in a report
+        begun = [entry.round for entry in states[0].every_round if entry.all_runs]
+        asked["round"] = str(max(begun)) if len(begun) > 1 else ""
+    every = [each for state in states for each in placed_runs(state, apart=not asked["round"])]
     if not study:
-        every = [each for each in every if each.run.active is not None]
-    shown = select(every, view)
+        every = list(_running(every))
+    shown = select(every, asked, view.get("sort"))
     most = len(shown) if view.static else ROWS
     first = min(view.number("from"), max(0, len(shown) - 1)) // ROWS * ROWS
-    panels = list(panels_of(site.curves, every, shown, view))
+    beside = select(every, {"round": asked["round"]})
+    panels = list(panels_of(site.curves, beside, shown, view))
     values = {
-        "study": study, "count": len(every), "shown": len(shown), "sorts": tuple(SORTS),
+        "study": study, "count": len(every), "shown": len(shown), "asked": asked, "sorts": tuple(SORTS),
         "filters": {
             name: dict(sorted(Counter(each.facets[at] for each in every).items())) for at, name in enumerate(FILTERS)
         },
         "charts": [_chart(metric, found) for metric, found in panels], "metrics": [metric for metric, _ in panels],
         "names": sorted({name for _, found in panels for name in found.names}), "steps": view.get("x") == "steps",
+        "servers": [] if study else list(_servers(site)),
         "rows": [_row(site, each) for each in shown[first : first + most]], "first": first,
         "next": _address(view, first + most) if first + most < len(shown) else "",
         "before": _address(view, first - most) if first else "",
@@ -124,14 +132,27 @@ def _training(site: Site) -> Iterator[StudyState]:
             yield site.state(each.summary["study"])
 
 
-def select(every: Iterable[PlacedRun], view: View) -> list[PlacedRun]:
-    """Return the runs that the address asks for, in the order that it asks for."""
-    asked = [view.get(name) for name in FILTERS]
-    found = [
-        each for each in every if all(not want or want == value for want, value in zip(asked, each.facets, strict=True))
-    ]
-    key = SORTS.get(view.get("sort"))
-    return found if key is None else sorted(found, key=key)
+def _running(every: Iterable[PlacedRun]) -> Iterator[PlacedRun]:
+    """Yield the runs that train now, arms of different studies apart."""
+    places = dict[str, int]()
+    for each in every:
+        if each.run.active is not None:
+            group = f"{each.study}: {each.group}"
+            yield replace(each, group=group, place=places.setdefault(group, len(places)))
+
+
+def _servers(site: Site) -> Iterator[tuple[str, RunCurves]]:
+    """Yield the swarm servers of this installation that run, by name, with what they say."""
+    for name, process in servers(site.home):
+        if process is not None:
+            yield name or "the one without a name", site.curves.server(process.folder)
+
+
+def select(every: Iterable[PlacedRun], asked: Mapping[str, str], sort: str = "") -> list[PlacedRun]:
+    """Return the runs with these facets, those that are not empty; as planned unless there is a way to `sort`."""
+    wanted = [(at, asked[name]) for at, name in enumerate(FILTERS) if asked.get(name)]
+    found = [each for each in every if all(each.facets[at] == value for at, value in wanted)]
+    return sorted(found, key=SORTS[sort]) if sort in SORTS else found
 
 
 def panels_of(

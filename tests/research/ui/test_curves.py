@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from research.runs.files import AttemptFolder
 from research.ui import curves
 from research.ui.curves import CurveReader, PlottedRun, panel
 from studies import RunState
 from swarm.errors import Unreachable
-from swarm.snapshot import Snapshot, StepRecord
+from swarm.snapshot import Snapshot, StepRecord, StepWait
 from swarm.wire import ServerState, Status
 from tests.research.factories import make_home
 from tests.studies.synthetic import STUDY, Synthetic, design
@@ -25,15 +24,17 @@ class Server:
 
     def __init__(self) -> None:
         self.step: int | None = 0
+        self.waits = ""
         self.asked: list[int] = []
 
-    def __call__(self, folder: AttemptFolder, after: int) -> tuple[Snapshot, Sequence[StepRecord]]:
+    def __call__(self, folder: Path, after: int) -> tuple[Snapshot, Sequence[StepRecord]]:
         self.asked.append(after)
         if self.step is None:
             raise Unreachable("no swarm server answers")
         status = Status(state=ServerState.ROLLING, step=self.step)
         steps = [StepRecord(step=n, metrics={SUCCESS: n / 10}) for n in range(after + 1, self.step + 1)]
-        return Snapshot(at=0.0, status=status), steps
+        waits = (StepWait(what="episodes", text=self.waits),) if self.waits else ()
+        return Snapshot(at=0.0, status=status, waits=waits), steps
 
 
 @pytest.fixture
