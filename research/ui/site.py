@@ -28,6 +28,7 @@ from research.installation.studies import find_study
 from research.shown.listing import ListedStudy, read_listing
 from research.text import format_seconds
 from research.ui.access import Access, Person, Role
+from research.ui.curves import CurveReader
 from research.ui.episodes import EpisodeReaders
 from studies import EventLog, StudyLog, StudyState
 from studies.errors import LogCorrupt, StudiesError
@@ -112,7 +113,7 @@ class Site:
 
     def __init__(self, home: Home, log: EventLog, access: Access) -> None:
         self.home, self.log, self.access = home, log, access
-        self.readers = EpisodeReaders(home)
+        self.readers, self.curves = EpisodeReaders(home), CurveReader(home)
         self._studies: OrderedDict[str, tuple[threading.Lock, StudyLog]] = OrderedDict()
         self._checks: OrderedDict[str, tuple[str, Future[CheckedStudy]]] = OrderedDict()
         self._lock = threading.Lock()

@@ -1,9 +1,161 @@
-"""Compare."""
+"""Findings of all studies side by side, contradictions named: intervals, what differs, curves; nothing is pooled."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+
+from research.design.known_findings import (
+    KnownFinding,
+    find_contradictions,
+    load_findings,
+    search_findings,
+)
+from research.text import format_seconds
+from research.ui.charts import Chart, IntervalBar, Range, extent, interval_bar, line_chart
+from research.ui.curves import PlottedRun, panel
 from research.ui.site import Page, Site, View
+from studies import StudyState
+from studies.checks.conditions import pairs_of
+from studies.errors import StudiesError
+from studies.proof import DOES_NOT_FOLLOW
+from studies.records.base import canonical
+from studies.records.statements import format_setting_value, setting
+from studies.report.evidence import SUCCESS
+from studies.report.wording import NONE, fine_percent, format_signed, percent, span
+
+ROWS: Final = 100
+"""Findings of one page."""
+FILTERS: Final = ("field", "environment", "metric", "model", "verdict")
+MOST_TICKED: Final = 8
+_CURVES: Final = (SUCCESS, "actor/entropy")
+
+
+@dataclass(frozen=True, slots=True)
+class FindingRow:
+    """A finding as it is listed; one that does not follow has no bar and no number."""
+
+    finding: KnownFinding
+    compared: str
+    effect: str
+    interval: str
+    bar: IntervalBar | None
+    against: tuple[tuple[str, str], ...]
+    """Names of findings that contradict it, and in what the two sides differ."""
+
+
+def facets(finding: KnownFinding) -> tuple[str, ...]:
+    where = finding.conditions
+    return finding.variable, where.environment, where.metric_name, where.model, finding.verdict
 
 
 def page(site: Site, view: View) -> Page:
-    raise NotImplementedError
+    known = load_findings(site.home, site.log)
+    asked = {name: view.get(name) for name in FILTERS}
+    found = [
+        each
+        for each in search_findings(known.findings, view.get("find").split())
+        if all(not want or want == value for want, value in zip(asked.values(), facets(each), strict=True))
+    ]
+    found.sort(key=lambda each: (each.variable, each.conditions.metric_name, each.conditions.environment))
+    named = {each.name: each for each in known.findings}
+    ticked = [named[name] for name in dict.fromkeys(view.query.get("c", ())) if name in named][:MOST_TICKED]
+    listed = ticked or found[: len(found) if view.static else ROWS]
+    against = contradicted(known.findings)
+    values = {
+        "rows": list(_rows(listed, against)), "found": len(found), "total": len(known.findings), "asked": asked,
+        "ticked": ticked, "contradict": sum(each.name in against for each in found), "left_out": known.left_out,
+        "choices": {
+            name: dict(sorted(Counter(facets(each)[at] for each in known.findings).items()))
+            for at, name in enumerate(FILTERS)
+        },
+        "side_by_side": _side_by_side(site, ticked), "charts": list(_charts(site, ticked)),
+    }  # fmt: skip
+    return Page("compare.html.jinja", "Compare", values, "*")
+
+
+def contradicted(findings: Sequence[KnownFinding]) -> Mapping[str, Mapping[str, str]]:
+    """Return, of each finding that others contradict, those by name with what the two sides differ in."""
+    against = defaultdict[str, dict[str, str]](dict)
+    for pair in find_contradictions(findings):
+        for one, other in ((pair.one, pair.other), (pair.other, pair.one)):
+            for each in one:
+                against[each.name] |= dict.fromkeys((its.name for its in other), "; ".join(pair.differ))
+    return against
+
+
+def _rows(findings: Sequence[KnownFinding], against: Mapping[str, Mapping[str, str]]) -> Iterator[FindingRow]:
+    """Yield findings; those on one field by one metric have one axis."""
+    values = defaultdict[tuple[str, str], list[float | None]](list)
+    for each in findings:
+        values[each.variable, each.conditions.metric_name] += (each.estimate, each.low, each.high)
+    axes: dict[tuple[str, str], Range] = {place: extent(of) for place, of in values.items()}
+    for each in findings:
+        follows = each.verdict != DOES_NOT_FOLLOW and each.estimate is not None
+        bar, interval = None, ""
+        if follows:
+            ends = axes[each.variable, each.conditions.metric_name]
+            bar = interval_bar(each.estimate, each.low, each.high, level=each.level, ends=ends)
+            interval = span(each.low, each.high) + (f" ({percent(each.level)})" if each.level is not None else "")
+        control = format_setting_value(each.variable, each.control)
+        compared = f"{setting(each.variable, each.treatment)} against {control}"
+        effect = format_signed(each.estimate) if follows else NONE
+        yield FindingRow(each, compared, effect, interval, bar, tuple(against.get(each.name, {}).items()))
+
+
+def _states(site: Site, ticked: Sequence[KnownFinding]) -> Iterator[tuple[KnownFinding, StudyState]]:
+    """Yield ticked findings with their round, of studies that can be read."""
+    for finding in ticked:
+        with suppress(StudiesError, HTTPException):
+            for entry in site.state(finding.study).rounds:
+                if entry.round == finding.round and entry.design is not None:
+                    yield finding, entry
+
+
+def _side_by_side(site: Site, ticked: Sequence[KnownFinding]) -> list[tuple[str, list[str], bool]]:
+    """Return what the ticked claims' designs and conditions are: a name, a value of each, and whether they differ."""
+    columns = [_conditions(finding, state) for finding, state in _states(site, ticked)]
+    names = dict.fromkeys(name for column in columns for name in column)
+    lines = [(name, [column.get(name, "usual") for column in columns]) for name in names]
+    return [(name, values, len(set(values)) > 1) for name, values in lines]
+
+
+def _conditions(finding: KnownFinding, state: StudyState) -> dict[str, str]:
+    design, where = state.design, finding.conditions
+    assert design is not None
+    price = design.price
+    told: dict[str, Any] = {
+        "finding": finding.name, "claim": finding.claim,
+        "verdict": finding.verdict + (", exploratory" if finding.exploratory else ""),
+        "environment": where.environment, "model": where.model, "metric": where.metric_name,
+        "runs": f"{finding.n_control} + {finding.n_treatment}", "arms": len(design.arms),
+        "seeds, at most": len(design.seeds), "looks": len(design.looks), "test": design.test,
+        "alpha": fine_percent(design.alpha),
+        "too small to matter": NONE if design.equivalence_margin is None else f"{design.equivalence_margin:g}",
+        "price": f"{price.runs} runs, {format_seconds(price.total_s)}", "lock": finding.lock[:16],
+    }  # fmt: skip
+    return {name: str(value) for name, value in told.items()} | {
+        f"job: {name}": canonical(value) for name, value in where.fields.items()
+    }
+
+
+def _charts(site: Site, ticked: Sequence[KnownFinding]) -> Iterator[Chart]:
+    """Yield the curves of the ticked claims' runs by arm, each study's apart."""
+    runs, places = list[PlottedRun](), dict[str, int]()
+    for finding, state in _states(site, ticked):
+        assert state.design is not None
+        claim = next(each for each in state.design.hypotheses if each.id == finding.hypothesis)
+        for arm in dict.fromkeys(name for pair in pairs_of(state.design, claim) for name in pair):
+            for run in state.runs_of(arm, finding.phase):
+                group = f"{finding.study}/{finding.round}: {arm}"
+                runs.append(PlottedRun(finding.study, run, group, places.setdefault(group, len(places))))
+    runs = list({each.run.run_id: each for each in runs}.values())
+    for metric in _CURVES if runs else ():
+        drawn = panel(site.curves, runs, runs, metric, steps=False)
+        id = f"chart-{metric.replace('/', '-')}"
+        yield line_chart(id, metric, drawn.x_name, drawn.series, x_range=drawn.x_range, notes=drawn.notes)
