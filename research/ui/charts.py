@@ -121,12 +121,16 @@ def ticks(ends: Range, about: int) -> tuple[float, ...]:
 
 
 def tick_texts(values: Sequence[float]) -> tuple[str, ...]:
-    """Return values in as few digits as tell them apart."""
-    for digits in range(3, 18):
-        texts = tuple(f"{value:,.{digits}g}" for value in values)
-        if len(set(texts)) == len(values) and all(math.isclose(float(f"{v:.{digits}g}"), v) for v in values):
+    """Return values in as few digits as tell them apart, without exponents where they are of a usual size."""
+    sizes = [abs(value) for value in values if value]
+    usual = all(1e-4 <= size < 1e9 for size in sizes)
+    forms = [f",.{digits}f" for digits in range(10)] if usual else [f".{digits}g" for digits in range(1, 18)]
+    for form in forms:
+        texts = [format(value, form) for value in values]
+        near = (math.isclose(float(text.replace(",", "")), value) for text, value in zip(texts, values, strict=True))
+        if len(set(texts)) == len(values) and all(near):
             break
-    return tuple(text.replace("-", MINUS) for text in texts) if values else ()
+    return tuple(text.replace("-", MINUS) for text in texts)
 
 
 def decimate(points: Points, column: Callable[[float], int]) -> Points:

@@ -66,8 +66,9 @@ def test_ticks_lie_between_the_ends_few_and_told_apart(ends: tuple[float, float]
 def test_ticks_are_round_numbers() -> None:
     assert tick_texts(ticks((0.03, 0.97), 5)) == ("0.2", "0.4", "0.6", "0.8")
     assert ticks((0, 40), 4) == (0, 10, 20, 30, 40)
-    assert tick_texts((0.30000000000000004, -1.0)) == ("0.3", "\N{MINUS SIGN}1")
+    assert tick_texts((0.30000000000000004, -1.0)) == ("0.3", "\N{MINUS SIGN}1.0")
     assert tick_texts((100000.0, 100001.0)) == ("100,000", "100,001")
+    assert tick_texts((0.0, 1e-9)) == ("0", "1e\N{MINUS SIGN}09")
 
 
 @pytest.mark.parametrize("values", [
