@@ -74,7 +74,7 @@ class ReadingServer(SwarmServer):
     def _renderer(self) -> Renderer | None:
         try:
             return None if (job := newest_job(self._store)) is None else load_tokenizer(job, self._models)
-        except (BackendError, StoreUnavailable, ValidationError) as error:
+        except (BackendError, ImportError, StoreUnavailable, ValidationError) as error:
             self.why_no_texts = " ".join(f"ids without texts: {error}".split())
             log.warning("event=no_texts reason=%r", self.why_no_texts)
             return None
