@@ -175,7 +175,7 @@ class Connectable:
                 f"expected a running swarm server{called} in {root}; found none ({type(error).__name__}); start it "
                 f"with `{start}`, or set AJET_HOME"
             ) from None
-        if not _is_running(folder):
+        if not is_running(folder):
             raise Unreachable(
                 f"expected a running swarm server{called} in {root}; found that the one at {url} is gone; start it "
                 f"again with `{start}`"
@@ -191,7 +191,7 @@ class Connectable:
         return cls(known["AJET_SERVER"].rstrip("/"), known["AJET_TOKEN"], owner=owner)
 
 
-def _is_running(folder: Path) -> bool:
+def is_running(folder: Path) -> bool:
     """Return whether a server holds the lock of its folder, which the kernel lets go of however it ends."""
     try:
         with (folder / "server.lock").open("rb") as lock:

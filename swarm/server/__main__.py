@@ -3,7 +3,8 @@
 Promises that DIR/server.json appears once the address is bound, with tokens.json (owner only) before it; that
 SIGTERM and SIGINT end with the tracker finished and exit code 0, or 1 and one line where it could not be; that wrong
 arguments, and a store that is not this directory's, are one line and code 2; that a server which ended or was
-killed while its engine was on boots it again and goes on with its training, unless it is started `--idle`.
+killed while its engine was on boots it again and goes on with its training, unless it is started `--idle`; that
+`--read DIR` writes nothing there, and shows what its server wrote before it ended.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import logging
 import os
 import signal
 import socket
+import stat
 import sys
 import time
 from pathlib import Path
+from threading import Thread
 
 import uvicorn
 from filelock import FileLock, Timeout
@@ -28,6 +31,7 @@ from swarm.errors import InvalidRequest, ServerFailed, SwarmError
 from swarm.plugins import seconds
 from swarm.rollout.keys import Keys, ServerDirectory
 from swarm.server.connections import LimitedHttp, raise_file_limit
+from swarm.server.reading import ReadingServer, readable_store
 from swarm.server.routes import make_app
 from swarm.server.service import SwarmServer, default_store
 from swarm.store.database import check_store
@@ -91,7 +95,15 @@ class _Uvicorn(uvicorn.Server):
 def main(arguments: list[str] | None = None) -> int:
     os.umask(0o077)  # every token and every hidden outcome is its owner's, whoever made the folder
     parser = argparse.ArgumentParser(prog="python -m swarm.server", description="Run one swarm server.")
-    parser.add_argument("--directory", type=Path, required=True, help="where server.json, tokens.json, checkpoints go")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--directory", type=Path, help="where server.json, tokens.json, checkpoints go")
+    place.add_argument(
+        "--read",
+        type=Path,
+        metavar="DIRECTORY",
+        help="serve the episodes of a server that ended, on loopback: prints a line of JSON with `url` and the key of "
+        "a `viewer`, and ends with its standard input where that is a pipe",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to bind (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port to bind (default 0: any free one)")
     parser.add_argument(
@@ -117,7 +129,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s %(message)s", stream=sys.stderr)
     try:
-        _run(options)
+        (_run if options.read is None else _read)(options)
     except (InvalidRequest, ServerFailed) as error:
         print(f"ajet swarm server: {error}", file=sys.stderr)  # noqa: T201
         return 2 if isinstance(error, InvalidRequest) else 1
@@ -152,8 +164,33 @@ def _run(options: argparse.Namespace) -> None:
         lock.release()
 
 
-def _serve(server: SwarmServer, sock: socket.socket, directory: Path, *, idle: bool) -> None:
-    config = uvicorn.Config(
+def _read(options: argparse.Namespace) -> None:
+    if options.host not in _LOOPBACK:
+        raise InvalidRequest(f"--read is served on loopback; found --host {options.host}")
+    folder: Path = options.read.absolute()
+    with readable_store(folder) as store:
+        server = ReadingServer(folder, (options.models or folder / "models").absolute(), store)
+        sock = _open_socket(options.host, options.port)
+        http = uvicorn.Server(_config(server))
+
+        def stop_soon(*_: object) -> None:
+            http.should_exit = True
+
+        def outlive_nobody() -> None:
+            sys.stdin.buffer.read()
+            stop_soon()
+
+        for caught in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(caught, stop_soon)
+        if stat.S_ISFIFO(os.fstat(0).st_mode):
+            Thread(target=outlive_nobody, daemon=True).start()
+        print(json.dumps({"url": _url(sock), "viewer": server.keys.role_key("viewer")}), flush=True)  # noqa: T201
+        http.run(sockets=[sock])
+
+
+def _config(server: SwarmServer) -> uvicorn.Config:
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    return uvicorn.Config(
         make_app(server),
         loop="uvloop",
         http=LimitedHttp,
@@ -166,16 +203,22 @@ def _serve(server: SwarmServer, sock: socket.socket, directory: Path, *, idle: b
         timeout_keep_alive=75,  # longer than clients keep idle connections, so that none is closed under a request
         timeout_graceful_shutdown=5,
     )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+def _url(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _serve(server: SwarmServer, sock: socket.socket, directory: Path, *, idle: bool) -> None:
     address = directory / "server.json"
-    http = _Uvicorn(config, server, address, idle=idle)
+    http = _Uvicorn(_config(server), server, address, idle=idle)
     for caught in (signal.SIGTERM, signal.SIGINT):
         signal.signal(caught, http.stop_soon)
     collect_rarely()
     raise_file_limit()
     server.keys.write_tokens(directory / "tokens.json")  # before somebody finds the address
-    host, port = sock.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    url = _url(sock)
     part = address.with_name(address.name + ".part")
     part.write_text(json.dumps({"url": url, "pid": os.getpid(), "started": time.time()}))
     os.replace(part, address)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from research.errors import NotReady
+from research.installation.home import Home
+from research.runs.files import AttemptFolder
+from research.ui.episodes import IDLE_S, MOST_READERS, PRUNED, EpisodeReaders, Place, Reader, hidden_plays
+from research.ui.site import Site
+from studies import RunState
+from swarm.errors import NotFound
+from tests.swarm.server.support import job, serving
+
+
+async def train(folder: Path) -> list[str]:
+    async with serving(folder, job(steps=3, checkpoint_every=1)) as served:
+        await served.play_to(3)
+        return [each["id"] for each in (await served.get("/episodes"))["episodes"]]
+
+
+@pytest.fixture
+def run(site: Site, study: str) -> RunState:
+    return next(run for run in site.state(study).every_run.values() if run.collected is not None)
+
+
+@pytest.fixture
+def trained(home: Home, study: str, run: RunState) -> list[str]:
+    """Give a run of a study the store of a server that ended; return its episodes, the newest first."""
+    return asyncio.run(train(AttemptFolder(home.attempt(study, run.run_id, run.attempts[-1].number)).server))
+
+
+class Started:
+    """Starts processes that do nothing in the place of readers, and has a clock of its own."""
+
+    def __init__(self, home: Home) -> None:
+        self.places, self.processes, self.now = list[Path](), list[subprocess.Popen[bytes]](), 0.0
+        self.readers = EpisodeReaders(home, self.start, lambda: self.now)
+
+    def start(self, place: Place, models: Path) -> Reader:
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        self.places.append(place.folder)
+        self.processes.append(process)
+        return Reader(process, f"http://127.0.0.1:{len(self.places)}", "key")
+
+    def ask(self, name: str) -> str:
+        return self.readers._connect(Place(Path("/nowhere") / name))[0]
+
+    @property
+    def lives(self) -> list[bool]:
+        return [process.poll() is None for process in self.processes]
+
+
+@pytest.mark.slow
+def test_episodes_of_a_run_that_ended_are_read_with_every_token_and_nothing_is_left_of_the_reader(
+    home: Home, study: str, run: RunState, trained: list[str]
+) -> None:
+    readers = EpisodeReaders(home)
+    place = readers.of_run(study, run)
+    listed = readers.list(place)
+    assert [each.id for each in listed] == trained
+    seen = readers.read(place, trained[0])
+    assert seen.missing == ""
+    assert all(call.sampled.texts and call.sampled.logprobs for call in seen.record.record)
+    gone = readers.read(place, trained[-1])
+    assert (gone.record.record, gone.missing) == ((), PRUNED)
+    with pytest.raises(NotFound):
+        readers.read(place, "nobody")
+    ((reader),) = readers._open.values()
+    readers.close()
+    assert reader.process.poll() is not None
+    with pytest.raises(NotReady, match=r"store\.sqlite3"):
+        readers.list(Place(place.folder.parent))
+
+
+def test_a_reader_is_started_once_two_at_a_time_and_ends_idle(home: Home) -> None:
+    started = Started(home)
+    first = started.ask("a")
+    started.now = 1.0
+    assert (started.ask("a"), len(started.places)) == (first, 1)
+    for name in "bc":
+        started.ask(name)
+    assert started.lives == [False, True, True][: MOST_READERS + 1]
+    started.now = IDLE_S
+    started.ask("c")
+    started.now = IDLE_S + 2.0
+    started.readers.end_idle()
+    assert started.lives == [False, False, True]
+    started.processes[2].kill()
+    started.processes[2].wait()
+    started.ask("c")
+    assert started.lives == [False, False, False, True]
+    started.readers.close()
+    assert started.lives == [False] * 4
+
+
+def test_a_run_that_has_no_episodes_says_why_in_one_line(home: Home, site: Site, study: str, run: RunState) -> None:
+    readers = EpisodeReaders(home)
+    for place in (lambda: readers.of_run(study, run), lambda: readers.of_run("elsewhere", run),
+                  lambda: readers.of_run(study, RunState("r", run.spec))):  # fmt: skip
+        with pytest.raises(NotReady) as refused:
+            place()
+        assert "\n" not in str(refused.value)
+    assert readers.of_server("default").folder == home.path / "swarm"
+    assert readers.of_server("mine").folder == home.path / "swarms/mine"
+
+
+def test_words_of_hidden_plays_are_those_that_were_collected(site: Site, study: str, run: RunState) -> None:
+    folder = site.folder(study)
+    plays = hidden_plays(folder, run)
+    assert plays.run_id == run.run_id
+    file = folder / str(run.collected and run.collected["evaluation"]["path"])
+    file.write_bytes(file.read_bytes() + b" ")
+    with pytest.raises(NotReady, match="changed"):
+        hidden_plays(folder, run)
+    with pytest.raises(NotReady):
+        hidden_plays(folder, RunState("r", run.spec))
