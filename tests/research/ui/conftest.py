@@ -33,9 +33,13 @@ def add_gallery_study(home: Home, log: EventLog, name: str) -> str:
     return study
 
 
+def make_home(folder: Path) -> Home:
+    return Home(folder / "home", f"sqlite:///{folder / 'home' / 'ajet.db'}").prepare()
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    return Home(tmp_path / "home", f"sqlite:///{tmp_path / 'home' / 'ajet.db'}").prepare()
+    return make_home(tmp_path)
 
 
 @pytest.fixture
