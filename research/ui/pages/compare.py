@@ -42,22 +42,24 @@ def facets(finding: KnownFinding) -> tuple[str, ...]:
 
 def page(site: Site, view: View) -> Page:
     known = load_findings(site.home, site.log)
+    findings = [each for each in known.findings if not view.only or each.study in view.only]
     asked = {name: view.get(name) for name in FILTERS}
     found = [
         each
-        for each in search_findings(known.findings, view.get("find").split())
+        for each in search_findings(findings, view.get("find").split())
         if all(not want or want == value for want, value in zip(asked.values(), facets(each), strict=True))
     ]
     found.sort(key=lambda each: (each.variable, each.conditions.metric_name, each.conditions.environment))
-    named = {each.name: each for each in known.findings}
+    named = {each.name: each for each in findings}
     ticked = [named[name] for name in dict.fromkeys(view.query.get("c", ())) if name in named][:MOST_TICKED]
     listed = ticked or found[: len(found) if view.static else ROWS]
-    against = contradicted(known.findings)
+    against = contradicted(findings)
     values = {
-        "rows": list(_rows(listed, against)), "found": len(found), "total": len(known.findings), "asked": asked,
-        "ticked": ticked, "contradict": sum(each.name in against for each in found), "left_out": known.left_out,
+        "rows": list(_rows(listed, against)), "found": len(found), "total": len(findings), "asked": asked,
+        "ticked": ticked, "contradict": sum(each.name in against for each in found),
+        "left_out": {} if view.only else known.left_out,
         "choices": {
-            name: dict(sorted(Counter(facets(each)[at] for each in known.findings).items()))
+            name: dict(sorted(Counter(facets(each)[at] for each in findings).items()))
             for at, name in enumerate(FILTERS)
         },
         "side_by_side": _side_by_side(site, ticked), "charts": list(_charts(site, ticked)),

@@ -74,6 +74,13 @@ def test_pages_of_many_findings_say_how_many_are_shown(site: Site, monkeypatch: 
     assert (len(shown["rows"]), shown["found"], shown["total"]) == (2, 4, 4)
 
 
+@pytest.mark.usefixtures("findings")
+def test_an_export_of_some_studies_names_no_others(site: Site) -> None:
+    shown = compare.page(site, View(view_of().who, static=True, only=frozenset({"s", "u"}))).values
+    assert {row["finding"].study for row in shown["rows"]} == {"s", "u"}
+    assert (shown["contradict"], shown["total"], shown["left_out"]) == (0, 2, {})
+
+
 def test_ticked_claims_stand_side_by_side_with_the_curves_of_their_runs(site: Site) -> None:
     names = [f"{add_gallery_study(site.home, site.log, name)}/1/h1" for name in
              ("learning-rate-in-guess", "ppo-epochs-in-guess")]  # fmt: skip
