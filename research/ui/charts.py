@@ -31,6 +31,8 @@ _MARKS: Final = (
     "M0 5l4.5-8h-9z", "M-1.5-5h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5v-3h3.5z",
 )  # fmt: skip
 Range = tuple[float, float]
+Ticks = tuple[tuple[float, str], ...]
+"""Where values stand at an axis, and what is written there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +66,10 @@ class Look:
 class Line:
     """A curve as it is drawn; `end` is where its marker stands."""
 
-    name: str
+    of: Series
     look: Look
     path: str
     end: tuple[float, float]
-    mean: bool
-    running: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A value at an axis."""
-
-    at: float
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +81,8 @@ class Chart:
     x_name: str
     height: int
     lines: tuple[Line, ...]
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
+    x_ticks: Ticks
+    y_ticks: Ticks
     legend: tuple[tuple[Look, str], ...]
     notes: tuple[str, ...]
     """What it leaves out."""
@@ -162,7 +154,7 @@ def line_chart(
         kept = decimate(points, lambda x: int(fraction(x, xs) * _COLUMNS))
         places = [(round(fraction(x, xs) * ACROSS, 1), down(y)) for x, y in kept]
         path = "M" + "L".join(f"{x:g} {y:g}" for x, y in places)
-        return Line(each.name, Look.at(each.place), path, places[-1], each.mean, each.running)
+        return Line(each, Look.at(each.place), path, places[-1])
 
     said = [*notes, *([f"{MOST_CURVES} of {len(runs)} runs are drawn"] if len(runs) > MOST_CURVES else [])]
     said += [f"{plural(strange, 'value')} left out: no finite number"] if strange else []
@@ -172,8 +164,8 @@ def line_chart(
     x_ticks, y_ticks = ticks(xs, 6), ticks(ys, 5)
     return Chart(
         id, label, x_name, height, tuple(line(*each) for each in whole),
-        tuple(Tick(fraction(x, xs) * ACROSS, text) for x, text in zip(x_ticks, tick_texts(x_ticks), strict=True)),
-        tuple(Tick(down(y), text) for y, text in zip(y_ticks, tick_texts(y_ticks), strict=True)),
+        tuple((fraction(x, xs) * ACROSS, text) for x, text in zip(x_ticks, tick_texts(x_ticks), strict=True)),
+        tuple((down(y), text) for y, text in zip(y_ticks, tick_texts(y_ticks), strict=True)),
         _legend([each for each, _ in whole]), tuple(said), *_table(whole, x_name),
     )  # fmt: skip
 
@@ -210,7 +202,7 @@ class IntervalBar:
     interval: Range | None
     margin: Range | None
     predicted: Range | None
-    ticks: tuple[Tick, ...]
+    ticks: Ticks
 
 
 def extent(values: Iterable[float | None]) -> Range:
@@ -239,7 +231,7 @@ def interval_bar(
     said += [f"predicted {span(*predicted, unit=unit)}"] if predicted else []
     said += [f"too small to matter within {span(*size, unit=unit)}"] if size else []
     values = ticks(axis, 5)
-    shown = (Tick(along(v, v)[0], text) for v, text in zip(values, tick_texts(values), strict=True))
+    shown = ((along(v, v)[0], text) for v, text in zip(values, tick_texts(values), strict=True))
     return IntervalBar(
         ", ".join(said), along(0.0, 0.0)[0], None if estimate is None else along(estimate, estimate)[0],
         along(*observed) if observed else None, along(*size) if size else None,

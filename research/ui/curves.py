@@ -23,7 +23,7 @@ from research.installation.home import Home
 from research.installation.servers import find_swarm
 from research.runs.files import AttemptFolder
 from research.runs.wandb_log import find_log, history_of, read_log
-from research.ui.charts import MOST_CURVES, Range, Series
+from research.ui.charts import MOST_CURVES, Chart, Series, line_chart
 from studies import RunState
 from studies.checks.conditions import CollectError, read_collected
 from studies.report.figure_data import Points, SeedCurve, mean_of
@@ -38,8 +38,9 @@ MOST_AVERAGED: Final = 400
 MOST_LIVE: Final = 64
 """Attempts whose servers' steps are kept."""
 ANSWER_S: Final = 1.5
+FRESH_S: Final = 1.0
 SILENT_S: Final = 10.0
-"""For so long a server that did not answer is not asked again."""
+"""For so long a server that answered, and one that did not, is not asked again."""
 _PAGE: Final = 500
 _UNREADABLE: Final = (CollectError, OSError, ValueError, KeyError)
 
@@ -100,7 +101,7 @@ class CurveReader:
         self._kept: OrderedDict[tuple[str, object], RunCurves] = OrderedDict()
         self._size = 0
         self._live: dict[Path, RunCurves] = {}
-        self._silent: dict[Path, float] = {}
+        self._due: dict[Path, float] = {}
         self._lock = RLock()
 
     def read(self, study: str, run: RunState, *, log: bool = False) -> RunCurves:
@@ -146,8 +147,9 @@ class CurveReader:
     def server(self, folder: Path) -> RunCurves:
         """Return what the server of a folder tells, or told before it fell silent."""
         before = self._live.get(folder, NOTHING)
-        if self._now() - self._silent.get(folder, -math.inf) < SILENT_S:
+        if self._now() < self._due.get(folder, -math.inf):
             return before
+        wait_s = FRESH_S
         after = max((int(flat[-2]) for flat in before.metrics.values()), default=0)
         try:
             snapshot, steps = self._ask(folder, after)
@@ -156,13 +158,13 @@ class CurveReader:
             metrics = {name: array("d", flat) for name, flat in before.metrics.items()}
             found = _curves(((record.step, record.metrics) for record in steps), metrics, snapshot)
         except (SwarmError, OSError, ValueError) as error:
-            self._silent[folder] = self._now()
+            wait_s = SILENT_S
             found = replace(before, fault=str(error) or "its server does not answer", snapshot=None)
         with self._lock:
             self._live.pop(folder, None)
-            self._live[folder] = found
+            self._live[folder], self._due[folder] = found, self._now() + wait_s
             while len(self._live) > MOST_LIVE:
-                self._silent.pop(gone := next(iter(self._live)), None)
+                self._due.pop(gone := next(iter(self._live)), None)
                 del self._live[gone]
         return found
 
@@ -193,23 +195,11 @@ class PlottedRun:
     place: int
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """The curves of one metric of some runs."""
-
-    series: tuple[Series, ...]
-    notes: tuple[str, ...]
-    names: tuple[str, ...]
-    """Every metric that one of them logged."""
-    x_name: str
-    x_range: Range
-
-
-def panel(
-    reader: CurveReader, every: Sequence[PlottedRun], shown: Sequence[PlottedRun], metric: str, *, steps: bool
-) -> Panel:
-    """Return the curves of the first runs of `shown`, one of each group in turn, and the mean of each of their groups
-    over all its collected runs of `every`, whichever are shown."""
+def metric_chart(
+    reader: CurveReader, every: Sequence[PlottedRun], shown: Sequence[PlottedRun], metric: str, *, steps: bool = False
+) -> tuple[Chart, set[str]]:
+    """Return the curves of the first runs of `shown`, one of each group in turn, with the mean of each of their groups
+    over all its collected runs of `every`, whichever are shown; and the names of all that these logged."""
     sizes = {each.run.run_id: each.run.spec.job.get("episodes_per_step") for each in every}
     scales = {run: size for run, size in sizes.items() if isinstance(size, int) and size > 0 and not steps}
     scales = scales if len(scales) == len(sizes) else dict.fromkeys(sizes, 1)
@@ -243,7 +233,8 @@ def panel(
             series.append(Series(name, mean_of(seeds), group, runs[0].place, mean=True))
     most = max((int(each.run.spec.job.get("steps") or 0) * scales[each.run.run_id] for each in every), default=0)
     x_name = "training episodes" if by_episodes else "training steps"
-    return Panel(tuple(series), tuple(notes), tuple(sorted(names)), x_name, (0.0, float(most)))
+    id = "chart-" + "".join(char if char.isalnum() else "-" for char in metric)
+    return line_chart(id, metric, x_name, series, x_range=(0.0, float(most)), notes=notes), names
 
 
 def _by_group(runs: Iterable[PlottedRun]) -> dict[str, list[PlottedRun]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -17,8 +16,8 @@ from research.design.known_findings import (
     search_findings,
 )
 from research.text import format_seconds
-from research.ui.charts import Chart, IntervalBar, Range, extent, interval_bar, line_chart
-from research.ui.curves import PlottedRun, panel
+from research.ui.charts import Chart, Range, extent, interval_bar
+from research.ui.curves import PlottedRun, metric_chart
 from research.ui.site import Page, Site, View
 from studies import StudyState
 from studies.checks.conditions import pairs_of
@@ -36,19 +35,6 @@ MOST_TICKED: Final = 8
 _CURVES: Final = (SUCCESS, "actor/entropy")
 
 
-@dataclass(frozen=True, slots=True)
-class FindingRow:
-    """A finding as it is listed; one that does not follow has no bar and no number."""
-
-    finding: KnownFinding
-    compared: str
-    effect: str
-    interval: str
-    bar: IntervalBar | None
-    against: tuple[tuple[str, str], ...]
-    """Names of findings that contradict it, and in what the two sides differ."""
-
-
 def facets(finding: KnownFinding) -> tuple[str, ...]:
     where = finding.conditions
     return finding.variable, where.environment, where.metric_name, where.model, finding.verdict
@@ -56,22 +42,24 @@ def facets(finding: KnownFinding) -> tuple[str, ...]:
 
 def page(site: Site, view: View) -> Page:
     known = load_findings(site.home, site.log)
+    findings = [each for each in known.findings if not view.only or each.study in view.only]
     asked = {name: view.get(name) for name in FILTERS}
     found = [
         each
-        for each in search_findings(known.findings, view.get("find").split())
+        for each in search_findings(findings, view.get("find").split())
         if all(not want or want == value for want, value in zip(asked.values(), facets(each), strict=True))
     ]
     found.sort(key=lambda each: (each.variable, each.conditions.metric_name, each.conditions.environment))
-    named = {each.name: each for each in known.findings}
+    named = {each.name: each for each in findings}
     ticked = [named[name] for name in dict.fromkeys(view.query.get("c", ())) if name in named][:MOST_TICKED]
     listed = ticked or found[: len(found) if view.static else ROWS]
-    against = contradicted(known.findings)
+    against = contradicted(findings)
     values = {
-        "rows": list(_rows(listed, against)), "found": len(found), "total": len(known.findings), "asked": asked,
-        "ticked": ticked, "contradict": sum(each.name in against for each in found), "left_out": known.left_out,
+        "rows": list(_rows(listed, against)), "found": len(found), "total": len(findings), "asked": asked,
+        "ticked": ticked, "contradict": sum(each.name in against for each in found),
+        "left_out": {} if view.only else known.left_out,
         "choices": {
-            name: dict(sorted(Counter(facets(each)[at] for each in known.findings).items()))
+            name: dict(sorted(Counter(facets(each)[at] for each in findings).items()))
             for at, name in enumerate(FILTERS)
         },
         "side_by_side": _side_by_side(site, ticked), "charts": list(_charts(site, ticked)),
@@ -89,8 +77,8 @@ def contradicted(findings: Sequence[KnownFinding]) -> Mapping[str, Mapping[str, 
     return against
 
 
-def _rows(findings: Sequence[KnownFinding], against: Mapping[str, Mapping[str, str]]) -> Iterator[FindingRow]:
-    """Yield findings; those on one field by one metric have one axis."""
+def _rows(findings: Sequence[KnownFinding], against: Mapping[str, Mapping[str, str]]) -> Iterator[dict[str, Any]]:
+    """Yield findings; those on one field by one metric have one axis. What does not follow has no number."""
     values = defaultdict[tuple[str, str], list[float | None]](list)
     for each in findings:
         values[each.variable, each.conditions.metric_name] += (each.estimate, each.low, each.high)
@@ -105,7 +93,10 @@ def _rows(findings: Sequence[KnownFinding], against: Mapping[str, Mapping[str, s
         control = format_setting_value(each.variable, each.control)
         compared = f"{setting(each.variable, each.treatment)} against {control}"
         effect = format_signed(each.estimate) if follows else NONE
-        yield FindingRow(each, compared, effect, interval, bar, tuple(against.get(each.name, {}).items()))
+        yield {
+            "finding": each, "compared": compared, "effect": effect, "interval": interval, "bar": bar,
+            "against": list(against.get(each.name, {}).items()),
+        }  # fmt: skip
 
 
 def _states(site: Site, ticked: Sequence[KnownFinding]) -> Iterator[tuple[KnownFinding, StudyState]]:
@@ -155,7 +146,4 @@ def _charts(site: Site, ticked: Sequence[KnownFinding]) -> Iterator[Chart]:
                 group = f"{finding.study}/{finding.round}: {arm}"
                 runs.append(PlottedRun(finding.study, run, group, places.setdefault(group, len(places))))
     runs = list({each.run.run_id: each for each in runs}.values())
-    for metric in _CURVES if runs else ():
-        drawn = panel(site.curves, runs, runs, metric, steps=False)
-        id = f"chart-{metric.replace('/', '-')}"
-        yield line_chart(id, metric, drawn.x_name, drawn.series, x_range=drawn.x_range, notes=drawn.notes)
+    yield from (metric_chart(site.curves, runs, runs, metric)[0] for metric in _CURVES if runs)

@@ -6,14 +6,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from research.controller.progress import format_success
 from research.installation.servers import servers
 from research.runs.files import AttemptFolder, AttemptProgress, read_progress
-from research.ui.charts import Chart, Look, line_chart
-from research.ui.curves import CurveReader, Panel, PlottedRun, RunCurves, panel
+from research.ui.charts import Chart, Look
+from research.ui.curves import CurveReader, PlottedRun, RunCurves, metric_chart
 from research.ui.site import Page, Site, View
 from studies import RunState, StudyState
 from studies.report.evidence import REWARDS, SUCCESS
@@ -35,26 +36,6 @@ class PlacedRun(PlottedRun):
     def facets(self) -> tuple[str, ...]:
         """What it is filtered by."""
         return str(self.round), self.run.spec.phase, self.run.spec.arm, self.run.status
-
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """A line of the table."""
-
-    study: str
-    id: str
-    arm: str
-    look: Look
-    seed: int
-    phase: str
-    round: int
-    status: str
-    tries: int
-    step: str
-    solved: str
-    hidden: str
-    seconds: str
-    remark: str
 
 
 def placed_runs(state: StudyState, *, apart: bool = True) -> list[PlacedRun]:
@@ -104,14 +85,14 @@ def page(site: Site, view: View) -> Page:
     most = len(shown) if view.static else ROWS
     first = min(view.number("from"), max(0, len(shown) - 1)) // ROWS * ROWS
     beside = select(every, {"round": asked["round"]})
-    panels = list(panels_of(site.curves, beside, shown, view))
+    charts, names = _charts(site.curves, beside, shown, view)
     values = {
         "study": study, "count": len(every), "shown": len(shown), "asked": asked, "sorts": tuple(SORTS),
         "filters": {
             name: dict(sorted(Counter(each.facets[at] for each in every).items())) for at, name in enumerate(FILTERS)
         },
-        "charts": [_chart(metric, found) for metric, found in panels], "metrics": [metric for metric, _ in panels],
-        "names": sorted({name for _, found in panels for name in found.names}), "steps": view.get("x") == "steps",
+        "charts": charts, "metrics": [chart.label for chart in charts], "names": sorted(names),
+        "steps": view.get("x") == "steps",
         "servers": [] if study else list(_servers(site)),
         "rows": [_row(site, each) for each in shown[first : first + most]], "first": first,
         "next": _address(view, first + most) if first + most < len(shown) else "",
@@ -155,26 +136,21 @@ def select(every: Iterable[PlacedRun], asked: Mapping[str, str], sort: str = "")
     return sorted(found, key=SORTS[sort]) if sort in SORTS else found
 
 
-def panels_of(
+def _charts(
     curves: CurveReader, every: Sequence[PlacedRun], shown: Sequence[PlacedRun], view: View
-) -> Iterator[tuple[str, Panel]]:
-    """Yield the curves of each metric that is asked for; of the usual one where none is."""
-    metrics, steps = [name for name in view.query.get("metric", ()) if name][:MOST_CHARTS], view.get("x") == "steps"
-    drawn = sorted(shown, key=lambda each: each.run.planned)  # whatever the order of the table
-    for metric in dict.fromkeys(metrics or [SUCCESS]):
-        found = panel(curves, every, drawn, metric, steps=steps)
-        if not metrics and metric not in found.names and found.names:
-            metric = REWARDS if REWARDS in found.names else found.names[0]
-            found = panel(curves, every, drawn, metric, steps=steps)
-        yield metric, found
+) -> tuple[list[Chart], set[str]]:
+    """Return a chart of each metric that is asked for, of the usual one where none is, and the names of all."""
+    chosen = {each.run.run_id for each in shown}
+    drawn = [each for each in every if each.run.run_id in chosen]  # whatever the order of the table
+    draw = partial(metric_chart, curves, every, drawn, steps=view.get("x") == "steps")
+    asked = list(dict.fromkeys(name for name in view.query.get("metric", ()) if name))[:MOST_CHARTS]
+    first, names = draw(asked[0] if asked else SUCCESS)
+    if not asked and names and SUCCESS not in names:
+        first, names = draw(REWARDS if REWARDS in names else min(names))
+    return [first, *(draw(metric)[0] for metric in asked[1:])], names
 
 
-def _chart(metric: str, found: Panel) -> Chart:
-    id = "chart-" + "".join(char if char.isalnum() else "-" for char in metric)
-    return line_chart(id, metric, found.x_name, found.series, x_range=found.x_range, notes=found.notes)
-
-
-def _row(site: Site, each: PlacedRun) -> RunRow:
+def _row(site: Site, each: PlacedRun) -> dict[str, Any]:
     run, collected = each.run, each.run.collected or {}
     conditions = collected.get("conditions") or {}
     step, solved = conditions.get("steps"), (conditions.get("course") or {}).get("last")
@@ -193,8 +169,9 @@ def _row(site: Site, each: PlacedRun) -> RunRow:
     key = run.spec.metric.key
     if run.status == "collected" and not key.endswith("/success") and key in run.measurements:
         hidden += f"; {key} {number(run.measurements[key].value, unit=run.spec.metric.unit)}"
-    return RunRow(
-        each.study, run.run_id, each.group, Look.at(each.place), run.spec.seed, run.spec.phase, each.round, run.status,
-        len(run.attempts), "" if step is None else f"{step} of {run.spec.job.get('steps', '?')}",
-        "" if solved is None else number(solved), hidden, duration(seconds) if run.attempts else "", remark,
-    )  # fmt: skip
+    return {
+        "study": each.study, "id": run.run_id, "arm": each.group, "look": Look.at(each.place), "seed": run.spec.seed,
+        "round": each.round, "status": run.status, "tries": len(run.attempts), "hidden": hidden, "remark": remark,
+        "step": "" if step is None else f"{step} of {run.spec.job.get('steps', '?')}",
+        "solved": "" if solved is None else number(solved), "seconds": duration(seconds) if run.attempts else "",
+    }  # fmt: skip

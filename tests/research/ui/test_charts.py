@@ -109,7 +109,7 @@ def test_a_chart_says_how_many_curves_it_leaves_out_and_draws_every_mean() -> No
     chart = line_chart("c", "l", "steps", [*runs, Series("mean", ((1.0, 1.0),), "a", mean=True)])
     assert len(chart.lines) == MOST_CURVES + 1
     assert f"{MOST_CURVES} of {MOST_CURVES + 5}" in chart.notes[0]
-    assert chart.lines[-1].mean
+    assert chart.lines[-1].of.mean
 
 
 def test_arms_differ_by_more_than_their_colour_also_past_the_last_colour() -> None:

@@ -36,24 +36,24 @@ def values(site: Site, **query: str | tuple[str, ...]) -> Any:
 
 @pytest.mark.usefixtures("findings")
 def test_what_does_not_follow_has_neither_bar_nor_number(site: Site) -> None:
-    rows = {row.finding.study: row for row in values(site)["rows"]}
-    assert rows["odd"].bar is None
-    assert not any(char.isdigit() for char in rows["odd"].effect + rows["odd"].interval)
-    assert rows["s"].bar is not None
+    rows = {row["finding"].study: row for row in values(site)["rows"]}
+    assert rows["odd"]["bar"] is None
+    assert not any(char.isdigit() for char in rows["odd"]["effect"] + rows["odd"]["interval"])
+    assert rows["s"]["bar"] is not None
 
 
 @pytest.mark.usefixtures("findings")
 def test_contradictions_name_each_other_and_what_they_differ_in_also_where_one_is_filtered_out(site: Site) -> None:
     shown = values(site, environment="guess", field="group_size")
-    (row,) = [row for row in shown["rows"] if row.finding.study == "s"]
-    ((name, differ),) = row.against
+    (row,) = [row for row in shown["rows"] if row["finding"].study == "s"]
+    ((name, differ),) = row["against"]
     assert (name, differ.split(":")[0]) == ("t/1/h1", "environment")
     assert shown["contradict"] == 1
 
 
 @pytest.mark.usefixtures("findings")
 def test_findings_on_one_field_by_one_metric_share_an_axis(site: Site) -> None:
-    bars = {row.finding.study: row.bar for row in values(site)["rows"] if row.bar}
+    bars = {row["finding"].study: row["bar"] for row in values(site)["rows"] if row["bar"]}
     assert bars["s"].zero == bars["t"].zero != bars["u"].zero
     assert bars["s"].ticks == bars["t"].ticks
 
@@ -64,7 +64,7 @@ def test_findings_on_one_field_by_one_metric_share_an_axis(site: Site) -> None:
 ])  # fmt: skip
 @pytest.mark.usefixtures("findings")
 def test_a_filter_leaves_what_has_its_value(site: Site, name: str, value: str, studies: set[str]) -> None:
-    assert {row.finding.study for row in values(site, **{name: value})["rows"]} == studies
+    assert {row["finding"].study for row in values(site, **{name: value})["rows"]} == studies
 
 
 @pytest.mark.usefixtures("findings")
@@ -74,11 +74,18 @@ def test_pages_of_many_findings_say_how_many_are_shown(site: Site, monkeypatch: 
     assert (len(shown["rows"]), shown["found"], shown["total"]) == (2, 4, 4)
 
 
+@pytest.mark.usefixtures("findings")
+def test_an_export_of_some_studies_names_no_others(site: Site) -> None:
+    shown = compare.page(site, View(view_of().who, static=True, only=frozenset({"s", "u"}))).values
+    assert {row["finding"].study for row in shown["rows"]} == {"s", "u"}
+    assert (shown["contradict"], shown["total"], shown["left_out"]) == (0, 2, {})
+
+
 def test_ticked_claims_stand_side_by_side_with_the_curves_of_their_runs(site: Site) -> None:
     names = [f"{add_gallery_study(site.home, site.log, name)}/1/h1" for name in
              ("learning-rate-in-guess", "ppo-epochs-in-guess")]  # fmt: skip
     shown = values(site, c=(*names, "no/such/h1"))
-    assert [row.finding.name for row in shown["rows"]] == names
+    assert [row["finding"].name for row in shown["rows"]] == names
     lines = {name: (of, differ) for name, of, differ in shown["side_by_side"]}
     assert lines["finding"] == (names, True)
     assert lines["environment"] == (["guess", "guess"], False)

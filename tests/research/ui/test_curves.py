@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from research.ui import curves
-from research.ui.curves import CurveReader, PlottedRun, panel
+from research.ui.curves import CurveReader, PlottedRun, metric_chart
 from studies import RunState
 from swarm.errors import Unreachable
 from swarm.snapshot import Snapshot, StepRecord, StepWait
@@ -89,12 +89,12 @@ def test_a_snapshot_that_is_not_what_was_collected_is_said_of_its_run_alone(
 ) -> None:
     found = runs(study, 4)
     change(study.folder / (found[0].collected or {})["snapshot"]["path"])
-    shown = panel(reader, plotted(found), plotted(found), SUCCESS, steps=False)
+    shown, _ = metric_chart(reader, plotted(found), plotted(found), SUCCESS)
     (note,) = shown.notes
     assert found[0].run_id[:8] in note
     assert says in note
-    assert len([each for each in shown.series if not each.mean]) == 3
-    assert [each.name.split(", ")[0] for each in shown.series if each.mean] == [found[1].spec.arm]
+    assert len([line for line in shown.lines if not line.of.mean]) == 3
+    assert [line.of.name.split(", ")[0] for line in shown.lines if line.of.mean] == [found[1].spec.arm]
 
 
 def test_a_snapshot_is_read_once_and_anew_where_its_hash_is_another(
@@ -119,12 +119,13 @@ def test_the_mean_of_an_arm_is_of_all_its_collected_runs_whichever_are_shown(
     study: Synthetic, reader: CurveReader
 ) -> None:
     every = plotted(runs(study, 4))
-    whole, one = (panel(reader, every, shown, SUCCESS, steps=True) for shown in (every, every[:1]))
-    (mean,) = [each for each in one.series if each.mean]
-    assert mean in whole.series
-    assert (whole.x_name, whole.x_range) == ("training steps", (0, 40))
-    assert one.x_range == whole.x_range
-    assert panel(reader, every, every, SUCCESS, steps=False).x_range == (0, 40 * 128)
+    whole, one = (metric_chart(reader, every, shown, SUCCESS, steps=True)[0] for shown in (every, every[:1]))
+    (mean,) = [line.of for line in one.lines if line.of.mean]
+    assert mean in [line.of for line in whole.lines]
+    assert (whole.x_name, one.x_ticks) == ("training steps", whole.x_ticks)
+    by_episodes, names = metric_chart(reader, every, every, SUCCESS)
+    assert by_episodes.x_name == "training episodes"
+    assert names == {SUCCESS, "critic/rewards/mean"}
 
 
 def test_of_many_runs_each_arm_is_drawn_in_turn_and_the_rest_is_counted(
@@ -133,22 +134,24 @@ def test_of_many_runs_each_arm_is_drawn_in_turn_and_the_rest_is_counted(
     monkeypatch.setattr(curves, "MOST_CURVES", 2)
     monkeypatch.setattr(curves, "MOST_AVERAGED", 3)
     every = plotted(runs(study, 4))
-    shown = panel(reader, every, sorted(every, key=lambda each: each.place), SUCCESS, steps=True)
-    assert {each.arm for each in shown.series if not each.mean} == {"group_size=4", "group_size=16"}
-    assert [each.arm for each in shown.series if each.mean] == ["group_size=4"]
+    shown, _ = metric_chart(reader, every, sorted(every, key=lambda each: each.place), SUCCESS, steps=True)
+    assert {line.of.arm for line in shown.lines if not line.of.mean} == {"group_size=4", "group_size=16"}
+    assert [line.of.arm for line in shown.lines if line.of.mean] == ["group_size=4"]
     assert [note for note in shown.notes if "2 of 4" in note]
     assert [note for note in shown.notes if "group_size=16" in note]
 
 
-def test_a_running_attempt_is_asked_for_new_steps_alone(study: Synthetic, reader: CurveReader, server: Server) -> None:
+def test_a_running_attempt_is_asked_for_new_steps_alone_once_a_second(
+    study: Synthetic, reader: CurveReader, server: Server, clock: list[float]
+) -> None:
     study.launch(study.begin()[0])
     (run, *_) = study.state().runs.values()
-    for server.step in (2, 3):
+    for clock[0], server.step in ((0, 2), (0.5, 4), (1, 3)):
         found = reader.read(STUDY, run)
     assert found.points(SUCCESS) == ((1, 0.1), (2, 0.2), (3, 0.3))
     assert found.snapshot is not None
     assert server.asked == [0, 2]
-    server.step = 1  # its training began anew
+    clock[0], server.step = 2, 1  # its training began anew
     assert reader.read(STUDY, run).points(SUCCESS) == ((1, 0.1),)
 
 
@@ -159,13 +162,13 @@ def test_a_silent_server_keeps_what_it_told_and_is_not_asked_at_each_look(
     (run, *_) = study.state().runs.values()
     server.step = 2
     reader.read(STUDY, run)
-    server.step = None
+    clock[0], server.step = 1, None
     for _ in range(3):
         found = reader.read(STUDY, run)
         assert found.fault
         assert len(found.points(SUCCESS)) == 2
     assert len(server.asked) == 2
-    clock[0], server.step = curves.SILENT_S, 3
+    clock[0], server.step = 1 + curves.SILENT_S, 3
     assert (reader.read(STUDY, run).fault, len(found.points(SUCCESS))) == ("", 2)
 
 
