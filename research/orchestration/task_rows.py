@@ -10,7 +10,7 @@ Import only after `client_environment` is in os.environ: Prefect reads its setti
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from prefect.client.orchestration import SyncPrefectClient
 
 from research.controller.progress import describe_result
-from research.runs.files import AttemptFolder, AttemptProgress, Stage
+from research.runs.files import STAGES, AttemptFolder, AttemptProgress
 from research.scheduler.next_step import MOST_ATTEMPTS
 from research.scheduler.required_runs import RequiredRun, find_failure, is_over, to_required_run
 from studies import RunState, StudyState
@@ -183,14 +183,6 @@ def _result(run: RunState) -> str:
 
 MOST_STEPS: Final = 20
 """Most lines on steps of one training."""
-_STAGES: Final[Mapping[Stage, str]] = {
-    "boot": "its server starts",
-    "initial": "hidden tasks are played before training",
-    "train": "training begins",
-    "other": "the last policy plays in another environment, or at its own knobs",
-    "final": "hidden tasks are played after training",
-    "stop": "its server stops",
-}
 
 
 class TrainingLine(NamedTuple):
@@ -211,7 +203,7 @@ def state_lines(row: TaskRow) -> Iterator[TrainingLine]:
 def training_lines(attempt: AttemptState, progress: AttemptProgress) -> Iterator[TrainingLine]:
     """Yield the lines that follow from the progress as it is: its stage, its step if that is told, its evaluation."""
     at = datetime.fromisoformat(attempt.launched) + timedelta(seconds=progress.seconds)
-    yield TrainingLine(progress.stage, at, _STAGES[progress.stage])
+    yield TrainingLine(progress.stage, at, STAGES[progress.stage])
     if progress.step:
         part = progress.step * MOST_STEPS // max(1, progress.steps)
         reward = "" if progress.train_reward is None else f", reward {progress.train_reward:.3f}"

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -38,6 +38,15 @@ LEAST_SILENCE_S = 120.0
 LONGEST_TAG = 64
 """Characters that W&B takes of a tag."""
 Stage = Literal["boot", "initial", "train", "final", "other", "stop"]
+STAGES: Final[Mapping[Stage, str]] = {
+    "boot": "its server starts",
+    "initial": "hidden tasks are played before training",
+    "train": "training begins",
+    "other": "the last policy plays in another environment, or at its own knobs",
+    "final": "hidden tasks are played after training",
+    "stop": "its server stops",
+}
+"""What begins with each."""
 Role = Literal["client", "evaluator-initial", "evaluator-during", "evaluator-final", "evaluator-other"]
 """Who plays in an attempt."""
 EvaluationName = Literal["initial", "during", "final", "other"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,6 +25,7 @@ from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.shown.listing import ListedStudy, read_listing
+from research.shown.tokens import visible
 from research.text import format_seconds
 from research.ui.access import Access, Person, Role
 from research.ui.curves import CurveReader
@@ -44,7 +44,6 @@ FIRST_WAIT_S: Final = 0.6
 """How long a page waits for files to be checked before it says that they are being checked."""
 THREATS: Final = ("failed", "threat", "feared")
 _MOST_KEPT: Final = 64
-_SHOWN_AS: Final = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,15 +231,6 @@ def check(state: StudyState, folder: Path) -> CheckedStudy:
         return CheckedStudy(state.head_hash, None, str(error), faults)
 
 
-def reveal(text: object) -> str:
-    """Return text in which each character that steers a reader's eye, or that nobody sees, is written as an escape."""
-    return "".join(
-        char if char in "\n\t" or unicodedata.category(char) not in _SHOWN_AS
-        else char.encode("unicode_escape", "surrogatepass").decode()
-        for char in str(text).replace("\r\n", "\n")
-    )  # fmt: skip
-
-
 def age(ts: str, now: datetime | None = None) -> str:
     """Return how long ago a moment of a log was, in its two largest units."""
     since = ((now or datetime.now(UTC)) - datetime.fromisoformat(ts)).total_seconds()
@@ -260,7 +250,7 @@ def templates() -> Environment:
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         extensions=extensions,
     )  # fmt: skip
-    made.filters.update(template_filters(), shown=reveal, age=age, minute=minute)
+    made.filters.update(template_filters(), shown=lambda text: visible(str(text)), age=age, minute=minute)
     made.globals.update(levels=LEVELS, figures={})
     return made
 

@@ -185,6 +185,7 @@ def _read(options: argparse.Namespace) -> None:
         if stat.S_ISFIFO(os.fstat(0).st_mode):
             Thread(target=outlive_nobody, daemon=True).start()
         print(json.dumps({"url": _url(sock), "viewer": server.keys.role_key("viewer")}), flush=True)  # noqa: T201
+        Thread(target=server.renderer, daemon=True).start()  # which takes seconds, before somebody waits for it
         http.run(sockets=[sock])
 
 

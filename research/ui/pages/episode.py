@@ -1,9 +1,146 @@
-"""Episode."""
+"""Episode: every token of its calls, how likely each was, and the plays of its group."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
+from math import exp, fsum
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from research.shown.tokens import LEVELS, facts, level_of, order_calls, prompt_lengths, token_text
+from research.ui.pages.run import episode_query, filter_episodes, find_run, query_of
 from research.ui.site import Page, Site, View
+from studies.report.wording import number
+from swarm.wire import CallRecord, EpisodeRecord
+
+MOST_TOKENS: Final = 20_000
+MOST_SPANS: Final = 10_000
+"""Of one piece: an element and its text each."""
+CALL_SPANS: Final = 12
+"""What the frame of a call counts as."""
+MOST_JOINED: Final = 12
+"""Sampled tokens in one element, which tells each of them."""
+
+
+class Words(NamedTuple):
+    """Neighbouring tokens of a call that look alike: `look` is a class, `told` says of each sampled one what it is."""
+
+    look: str
+    text: str
+    tokens: int
+    sampled: bool
+    told: str = ""
+    name: str = ""
+    value: str = ""
+    """Name and log-prob of a token that is an element of its own."""
+
+
+class ShownCall(NamedTuple):
+    """A call, or what of it lies in a piece."""
+
+    call: CallRecord
+    depth: int
+    prompt: int
+    versions: str
+    mean: str
+    trained: bool
+    cut: bool
+    words: Sequence[Words]
 
 
 def page(site: Site, view: View) -> Page:
-    raise NotImplementedError
+    name, study = view.path["episode"], ""
+    if "server" in view.path:
+        place = site.readers.of_server(view.path["server"])
+        up, at = "/runs", f"/servers/{quote(view.path['server'])}/e/"
+    else:
+        found = find_run(site, view)
+        place, study = site.readers.of_run(found.state.id, found.run), found.state.id
+        up = f"/s/{study}/runs/{found.run.run_id}"
+        at, up = f"{up}/e/", f"{up}{query_of(view, episodes='1', tokens='')}#episodes"
+    record, missing = site.readers.read(place, name)
+    listed = site.readers.list(place)
+    ids = [each.id for each in filter_episodes(listed, view)]
+    here = ids.index(record.id) if record.id in ids else -1
+    start, whole = view.number("from"), view.get("tokens") == "all"
+    calls, following = piece(record, start, whole=whole)
+    values = {
+        "id": record.id, "study": study, "at": at, "up": up, "query": episode_query(view), "missing": missing,
+        "facts": [*facts(record), *_sums(record)], "levels": [label for _, label, _ in LEVELS], "whole": whole,
+        "before": ids[here - 1] if here > 0 else "", "after": ids[here + 1] if 0 <= here < len(ids) - 1 else "",
+        "calls": calls, "start": start, "next": "" if following is None else query_of(view, **{"from": str(following)}),
+        "switch": query_of(view, tokens="" if whole else "all"),
+        # the plays of its group, in the order in which they began
+        "mates": [each for each in reversed(listed) if record.group is not None and each.group == record.group],
+    }  # fmt: skip
+    return Page("episode.html.jinja", f"Episode {record.id}", values, study if record.state == "open" else "")
+
+
+def _sums(record: EpisodeRecord) -> list[tuple[str, str]]:
+    new, sampled = sum(len(call.context.ids) for call in record.record), record.tokens
+    logprobs = [value for call in record.record for value in call.sampled.logprobs]
+    prompts = sum(prompt_lengths(record.record).values())
+    counted = f"{prompts:,} in prompts ({new:,} of them new), {sampled:,} sampled"
+    return [("calls", f"{record.calls:,}"), ("tokens", counted), ("log-prob", _mean(logprobs))]
+
+
+def _mean(logprobs: Sequence[float]) -> str:
+    return f"{number(fsum(logprobs) / len(logprobs))} in the mean" if logprobs else "–"
+
+
+def piece(record: EpisodeRecord, start: int, *, whole: bool = False) -> tuple[list[ShownCall], int | None]:
+    """Return the calls in reading order from the token `start` on, as many as a page holds, and where the next piece
+    starts, None where nothing is left. With `whole`, each sampled token is an element of its own."""
+    prompts, shown, at = prompt_lengths(record.record), list[ShownCall](), 0
+    tokens, spans = MOST_TOKENS, MOST_SPANS // 2 if whole else MOST_SPANS
+    for call, depth in order_calls(record.record):
+        size, begin = len(call.context.ids) + len(call.sampled.ids), at
+        at += size
+        if at < start or (at == start and size):
+            continue
+        first = max(0, start - begin)
+        if tokens <= 0 or spans <= 0:
+            return shown, begin
+        words = list(islice(words_of(call, first, min(size, first + tokens), whole=whole), spans))
+        end = first + sum(each.tokens for each in words)
+        ends = sorted({*call.sampled.versions[:1], *call.sampled.versions[-1:]})
+        trained, cut = record.kind == "train" and call.trained, first > 0 or end < size
+        versions, mean = "–".join(f"v{version}" for version in ends), _mean(call.sampled.logprobs)
+        shown.append(ShownCall(call, depth, prompts[call.index], versions, mean, trained, cut, words))
+        if end < size:
+            return shown, begin + end
+        tokens, spans = tokens - (end - first), spans - len(words) - CALL_SPANS
+    return shown, None
+
+
+def words_of(call: CallRecord, first: int, last: int, *, whole: bool = False) -> Iterator[Words]:
+    """Yield the tokens of a call between two places, context before what was sampled, alike neighbours as one."""
+    context, sampled = call.context, call.sampled
+    split, versions, most = len(context.ids), sampled.versions, 1 if whole else MOST_JOINED
+    marked = {*context.special, *(split + place for place in sampled.special)}
+
+    def look(place: int) -> tuple[str, int]:
+        special, at = " special" if place in marked else "", place - split
+        if at < 0:
+            return special, -1
+        level = f"l{level_of(sampled.logprobs[at])}" if at < len(sampled.logprobs) else ""
+        return f"{level}{special}", versions[at] if at < len(versions) else -1
+
+    def tell(at: int) -> str:
+        chance = f", p {exp(min(sampled.logprobs[at], 0.0)):.3g}" if at < len(sampled.logprobs) else ""
+        version = f", v{versions[at]}" if at < len(versions) else ""
+        return f"t{at} {token_text(sampled, at).strip()}: log-prob {value_of(at)}{chance}{version}"
+
+    def value_of(at: int) -> str:
+        return number(sampled.logprobs[at]) if at < len(sampled.logprobs) else ""
+
+    for (name, _), alike in groupby(range(first, min(split, last)), look):
+        run = list(alike)
+        yield Words(name.strip(), "".join(token_text(context, at) for at in run), len(run), sampled=False)
+    for (name, _), alike in groupby(range(max(first, split), last), look):
+        while run := [place - split for place in islice(alike, most)]:
+            words = Words(
+                name, "".join(token_text(sampled, at) for at in run), len(run), True, "\n".join(map(tell, run))
+            )
+            yield words._replace(name=f"call-{call.index}.t{run[0]}", value=value_of(run[0])) if whole else words

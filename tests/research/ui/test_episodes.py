@@ -11,9 +11,12 @@ from research.errors import NotReady
 from research.installation.home import Home
 from research.runs.files import AttemptFolder
 from research.ui.episodes import IDLE_S, MOST_READERS, PRUNED, EpisodeReaders, Place, Reader, hidden_plays
-from research.ui.site import Site
+from research.ui.pages.episode import page
+from research.ui.site import Site, render
 from studies import RunState
 from swarm.errors import NotFound
+from tests.research.cli.conftest import own_server, small_job
+from tests.research.ui.conftest import view_of
 from tests.swarm.server.support import job, serving
 
 
@@ -119,3 +122,14 @@ def test_words_of_hidden_plays_are_those_that_were_collected(site: Site, study: 
         hidden_plays(folder, run)
     with pytest.raises(NotReady):
         hidden_plays(folder, RunState("r", run.spec))
+
+
+def test_a_server_that_runs_is_asked_itself(home: Home, site: Site) -> None:
+    with own_server(home.path, job=small_job()) as running:
+        lease = running.run(running.served.begin("town"))
+        assert running.run(running.served.chat(lease, "between 1 and 9")).status == 200
+        place = site.readers.of_server("default")
+        assert [each.id for each in site.readers.list(place)] == [lease["episode_id"]]
+        view = view_of(server="default", episode=lease["episode_id"])
+        html = render(page(site, view), view)
+        assert ("between 1 and 9" in html, site.readers._open) == (True, {})
