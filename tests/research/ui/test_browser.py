@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (.ci/run installs it)"),
 ]
-ATTACK = "</script><img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}\u200b' \" `"
+ATTACK = (
+    "</script><img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}\u200b' \" `"
+)
 INQUIRY, PLAIN, HOSTILE = "what-limits-guess", "group-size-in-guess", "hostile"
 
 
