@@ -35,6 +35,7 @@ from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation, choose
 from research.orchestration.server import PrefectUnavailable, find_worker, prepare_prefect
+from research.orchestration.supervision import pages_line
 from research.planners.context import Planner
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.budget import GIVEN_UP
@@ -247,6 +248,7 @@ def conduct(
         print_json({**summary(state, home.study(study)), "prefect": view.url if view else None})
     else:
         console().print(render_ending(state, home.study(study)))
+        console().print(pages_line(home, study))
         if view is not None and view.own:
             console().print(f"prefect  goes on at {view.url}, for this study and the next; end it with: ajet up --stop")
     if state.status == "stopped" and not is_stopped_by_budget(state):
@@ -264,10 +266,10 @@ def require_detachable(*, prefect: bool) -> None:
         )
 
 
-def hand_to_worker(give: ScheduleStudy, study: str, json: bool) -> None:
+def hand_to_worker(home: Home, give: ScheduleStudy, study: str, json: bool) -> None:
     address = give(study)
-    said = f"study {study} is the worker's now: {address}"
-    answer(json, {"study": study, "flow_run": address}, said, f"follow it with: ajet study watch {study}")
+    told = f"study {study} is the worker's now: {address}", f"follow it with: ajet study watch {study}"
+    answer(json, {"study": study, "flow_run": address}, *told, pages_line(home, study))
 
 
 def choose_isolation(json: bool, find: Callable[[Note], Isolation]) -> Isolation:
@@ -356,7 +358,7 @@ def research(
     if give is not None:
         with hold_lease(home, log, study, warn):  # so that it is this installation's, whatever becomes of its flow run
             options.begin_study(home, log, study, created)
-        hand_to_worker(give, study, json)
+        hand_to_worker(home, give, study, json)
         return
     with hold_lease(home, log, study, warn) as lease:
         options.begin_study(home, log, study, created)

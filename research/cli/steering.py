@@ -242,7 +242,7 @@ def resume(
             interventions.request_continue(log, state.id, command)
             _show_end(home, log, state.id, json, ongoing)
         else:
-            hand_to_worker(find_worker(home), state.id, json)
+            hand_to_worker(home, find_worker(home), state.id, json)
         return
     planner = reopen_planner(home, log, state, raised)
     isolation = choose_isolation(json, lambda note: reopen_isolation(home, state, note))
