@@ -25,7 +25,7 @@ from research.cli.studies import render_ending, render_opening, render_question
 from research.controller import options
 from research.controller.controller import Observer, budget_left
 from research.controller.progress import NONE_DOUBTED, format_success, progress_lines, progress_of, verdict_key
-from research.controller.session import Session, hold_lease, new_study_id
+from research.controller.session import Session, begin_served, begin_study, hold_lease, new_study_id
 from research.controller.wandb import wandb_login
 from research.environments.reference import requirements_of
 from research.errors import BadInput
@@ -50,7 +50,6 @@ from studies.proof import verdict_fault
 from studies.records.verdict import Verdict
 
 if TYPE_CHECKING:
-    from research.orchestration.deployment import ScheduleStudy
     from research.orchestration.projection import PrefectView
 
 Progress = Mapping[str, Any]
@@ -266,8 +265,7 @@ def require_detachable(*, prefect: bool) -> None:
         )
 
 
-def hand_to_worker(home: Home, give: ScheduleStudy, study: str, json: bool) -> None:
-    address = give(study)
+def tell_handed_over(home: Home, study: str, address: str, *, json: bool) -> None:
     told = f"study {study} is the worker's now: {address}", f"follow it with: ajet study watch {study}"
     answer(json, {"study": study, "flow_run": address}, *told, pages_line(home, study))
 
@@ -350,16 +348,14 @@ def research(
     log = EventLog(home.database)
     needs = requirements_of(request.requested.custom_environments)
     isolation = choose_isolation(json, lambda note: choose(asked.sandbox, os.environ, home, note, needs))
-    study = new_study_id(request.topic)
     created = replace(
         request, planner=planner.name, model=planner.model, command=tuple(sys.argv[1:]), sandbox=isolation.sandboxing,
-        wandb=wandb_login(os.environ).online, served=give is not None,
+        wandb=wandb_login(os.environ).online,
     )  # fmt: skip
     if give is not None:
-        with hold_lease(home, log, study, warn):  # so that it is this installation's, whatever becomes of its flow run
-            options.begin_study(home, log, study, created)
-        hand_to_worker(home, give, study, json)
+        tell_handed_over(home, *begin_served(home, log, created, give, warn), json=json)
         return
+    study = new_study_id(request.topic)
     with hold_lease(home, log, study, warn) as lease:
-        options.begin_study(home, log, study, created)
+        begin_study(home, log, study, created)
         conduct(home, log, study, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)

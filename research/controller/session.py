@@ -14,7 +14,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
@@ -26,13 +26,16 @@ from research.controller.mirror import WandbMirror
 from research.controller.wandb import OnlineLogging
 from research.design.comparison import StatisticalRequirements
 from research.design.pricing import KnownCheck, runs_at_once
+from research.environments.reference import find_custom_environments
 from research.errors import BadEnvironment, BadTopic, DesignRefused, NotReady, PlannerFailed, ResearchError
+from research.files import write_bytes
 from research.installation.base_job import base_settings
-from research.installation.home import Home
+from research.installation.home import Home, home_error
 from research.installation.machine import describe
 from research.installation.studies import RESULTS_VERSION, VERSION_KEY
 from research.installation.tiny_model import Note
 from research.isolation.mode import PROCESS, UNISOLATED, Isolation, Sandboxing
+from research.models.fetch import check_loader
 from research.planners.context import Planner
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.approvals import MODE, ApprovalMode
@@ -166,6 +169,31 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
         **({SERVED: True} if request.served else {}),
     }  # fmt: skip
     StudyLog(log, study).append(EventType.STUDY_CREATED, payload, actor="user")
+
+
+def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) -> None:
+    """Append `study.created`, after its folder is made, while its environments are there and cannot be removed."""
+    with home.creation_lock():
+        for brought in find_custom_environments(request.requested.custom_environments):
+            brought.require_unchanged()
+        folder = home.study(study)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in request.papers.items():
+                write_bytes(folder / PAPERS / name, text)
+        except OSError as error:
+            raise home_error(folder, error) from error
+        create_study(log, study, request, check_loader(home.models))
+
+
+def begin_served(
+    home: Home, log: EventLog, request: StudyRequest, give: Callable[[str], str], note: Note
+) -> tuple[str, str]:
+    """Begin a study and hand it to the worker by `give` (`find_worker`); return its id, and what that returned."""
+    study = new_study_id(request.topic)
+    with hold_lease(home, log, study, note):  # so that it is this installation's, whatever becomes of its flow run
+        begin_study(home, log, study, replace(request, served=True))
+    return study, give(study)
 
 
 def collect_versions() -> dict[str, str]:
