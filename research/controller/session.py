@@ -98,6 +98,10 @@ PLANNER_OPTIONS: Final = "planner_options"
 """Setting of a study: the options of its language model."""
 
 
+FOLLOWS: Final = "follows"
+"""Setting of a study: the claim of another one on which it is to give more evidence."""
+
+
 @dataclass(frozen=True, slots=True)
 class StudyRequest:
     """What a user asked for: what is to be studied, under which requirements, within which budget."""
@@ -128,6 +132,8 @@ class StudyRequest:
     """Texts that its planner may read, by name."""
     served: bool = False
     """Whether a worker works on it, and takes it up again where its controller ended."""
+    follows: str = ""
+    """The claim on which it is to give more evidence, STUDY/ROUND/CLAIM; empty for none."""
 
 
 def parallel_of(base: Job | None, requested: RequestedComparison, check_of: KnownCheck) -> int:
@@ -157,6 +163,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
             **request.requirements.settings(), **request.requested.settings(), **base_settings(request.base),
             **({} if request.parsed is None else request.parsed.settings()),
             **({EXPLORE: True} if request.explore else {}),
+            **({FOLLOWS: request.follows} if request.follows else {}),
             **({PLANNER_OPTIONS: dict(request.planner_options)} if request.planner_options else {}),
             **({PAPERS: {name: sha256(text).hexdigest() for name, text in request.papers.items()}}
                if request.papers else {}),

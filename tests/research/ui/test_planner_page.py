@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from starlette.testclient import TestClient
 
 from research.ui.pages.planner import CHANGED, GONE, compare_looks, page
-from research.ui.site import Site, make_static, render
+from research.ui.site import Site, render
 from studies.log.entries import PlannerAct
 
 from .conftest import add_gallery_study, view_of
@@ -110,11 +111,11 @@ def test_guidance_is_a_note_that_says_from_which_turn_on_it_is_shown(
 def test_who_may_not_steer_and_an_export_have_no_forms(site: Site, inquiry: str) -> None:
     reader = view_of("viewer", study=inquiry)
     assert "/do/note" not in render(page(site, reader), reader)
-    assert not page(site, make_static(view_of(study=inquiry))).values["may_note"]
+    assert not page(site, replace(view_of(study=inquiry), static=True)).values["may_note"]
 
 
 def test_calibration_is_read_where_it_is_asked_for(site: Site, study: str) -> None:
     view = view_of(study=study)
     assert page(site, view).values["calibration"] is None
-    asked = type(view)(view.who, view.path, {"calibration": ("1",)})
+    asked = replace(view, query={"calibration": ("1",)})
     assert page(site, asked).values["calibration"][0]["title"] == "rules"
