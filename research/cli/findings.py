@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Annotated, get_args
+from collections.abc import Iterable
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -12,15 +12,12 @@ from rich.text import Text
 from research.cli.app import Json, Name, answer, make_table, open_installation, open_study, print_json
 from research.design import known_findings
 from research.installation.home import Home
-from research.planners.factory import Forecaster, TrackRecord, load_track_record
+from research.planners.factory import TrackRecord, describe_scores, describe_share, load_track_record
 from research.terminal import warn
 from studies import EventLog
 from studies.records.statements import setting
-from studies.records.verdict import VerdictName
-from studies.statistics.comparison import Interval
 
 app = typer.Typer(no_args_is_help=True)
-_VERDICTS: tuple[VerdictName, ...] = get_args(VerdictName)
 
 
 @app.command()
@@ -52,10 +49,10 @@ def _calibration_screen(record: TrackRecord, planner: str | None) -> list[Table 
         return [Text(f'no prediction{whose} has met its verdict yet{left}; begin a study with: ajet research "..."')]
     lines: list[Table | Text] = []
     for forecaster in record.forecasters:
-        lines += [Text(forecaster.title, "bold"), *(Text(f"  {line}") for line in _scores(forecaster))]
+        lines += [Text(forecaster.title, "bold"), *(Text(f"  {line}") for line in describe_scores(forecaster))]
         names = ("  predicted", "mean", "claims", "supported (95 %)")
         rows = [
-            (f"  {one.low:.0%} to {one.high:.0%}", f"{one.predicted:.0%}", str(one.n), _share(one.supported))
+            (f"  {one.low:.0%} to {one.high:.0%}", f"{one.predicted:.0%}", str(one.n), describe_share(one.supported))
             for one in forecaster.bins
         ]
         table = make_table(names, rows, right=names[1:], padding=(0, 2, 0, 0))
@@ -63,24 +60,6 @@ def _calibration_screen(record: TrackRecord, planner: str | None) -> list[Table 
     if reasons:
         lines.append(Text(f"not scored: {reasons}", "dim"))
     return lines
-
-
-def _scores(entry: Forecaster) -> Iterator[str]:
-    scores = entry.scores
-    ended = ", ".join(f"{scores.verdicts[name]} {name}" for name in _VERDICTS if name in scores.verdicts)
-    claims = f"{scores.predictions} claim{'' if scores.predictions == 1 else 's'}"
-    yield f"{claims} in {entry.studies} stud{'y' if entry.studies == 1 else 'ies'}: {ended}"
-    if entry.brier is not None and entry.constant is not None:
-        yield f"Brier {entry.brier:.3f}, of a constant forecaster {entry.constant:.3f}: all {entry.valid} valid"
-    if scores.brier is not None and scores.constant is not None:
-        yield f"Brier {scores.brier:.3f}, of a constant forecaster {scores.constant:.3f}: the {scores.scored} decided"
-    if scores.coverage is not None and scores.mean_level is not None:
-        held, n = _share(scores.coverage), f"{scores.intervals} interval{'' if scores.intervals == 1 else 's'}"
-        yield f"predicted intervals held {held} of the estimates, at a level of {scores.mean_level:.0%}: {n}"
-
-
-def _share(interval: Interval) -> str:
-    return f"{interval.mean:.0%} [{interval.low:.0%}, {interval.high:.0%}]"
 
 
 def recipe(name: Name = None, json: Json = False) -> None:

@@ -25,7 +25,7 @@ from research.cli.studies import render_ending, render_opening, render_question
 from research.controller import options
 from research.controller.controller import Observer, budget_left
 from research.controller.progress import NONE_DOUBTED, format_success, progress_lines, progress_of, verdict_key
-from research.controller.session import Session, hold_lease, new_study_id
+from research.controller.session import Session, begin_served, begin_study, hold_lease, new_study_id
 from research.controller.wandb import wandb_login
 from research.environments.reference import requirements_of
 from research.errors import BadInput
@@ -35,6 +35,7 @@ from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation, choose
 from research.orchestration.server import PrefectUnavailable, find_worker, prepare_prefect
+from research.orchestration.supervision import pages_line
 from research.planners.context import Planner
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.budget import GIVEN_UP
@@ -49,7 +50,6 @@ from studies.proof import verdict_fault
 from studies.records.verdict import Verdict
 
 if TYPE_CHECKING:
-    from research.orchestration.deployment import ScheduleStudy
     from research.orchestration.projection import PrefectView
 
 Progress = Mapping[str, Any]
@@ -247,6 +247,7 @@ def conduct(
         print_json({**summary(state, home.study(study)), "prefect": view.url if view else None})
     else:
         console().print(render_ending(state, home.study(study)))
+        console().print(pages_line(home, study))
         if view is not None and view.own:
             console().print(f"prefect  goes on at {view.url}, for this study and the next; end it with: ajet up --stop")
     if state.status == "stopped" and not is_stopped_by_budget(state):
@@ -264,10 +265,9 @@ def require_detachable(*, prefect: bool) -> None:
         )
 
 
-def hand_to_worker(give: ScheduleStudy, study: str, json: bool) -> None:
-    address = give(study)
-    said = f"study {study} is the worker's now: {address}"
-    answer(json, {"study": study, "flow_run": address}, said, f"follow it with: ajet study watch {study}")
+def tell_handed_over(home: Home, study: str, address: str, *, json: bool) -> None:
+    told = f"study {study} is the worker's now: {address}", f"follow it with: ajet study watch {study}"
+    answer(json, {"study": study, "flow_run": address}, *told, pages_line(home, study))
 
 
 def choose_isolation(json: bool, find: Callable[[Note], Isolation]) -> Isolation:
@@ -348,16 +348,14 @@ def research(
     log = EventLog(home.database)
     needs = requirements_of(request.requested.custom_environments)
     isolation = choose_isolation(json, lambda note: choose(asked.sandbox, os.environ, home, note, needs))
-    study = new_study_id(request.topic)
     created = replace(
         request, planner=planner.name, model=planner.model, command=tuple(sys.argv[1:]), sandbox=isolation.sandboxing,
-        wandb=wandb_login(os.environ).online, served=give is not None,
+        wandb=wandb_login(os.environ).online,
     )  # fmt: skip
     if give is not None:
-        with hold_lease(home, log, study, warn):  # so that it is this installation's, whatever becomes of its flow run
-            options.begin_study(home, log, study, created)
-        hand_to_worker(give, study, json)
+        tell_handed_over(home, *begin_served(home, log, created, give, warn), json=json)
         return
+    study = new_study_id(request.topic)
     with hold_lease(home, log, study, warn) as lease:
-        options.begin_study(home, log, study, created)
+        begin_study(home, log, study, created)
         conduct(home, log, study, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)

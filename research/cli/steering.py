@@ -12,9 +12,9 @@ from research.cli.app import Json, Name, answer, console, open_installation, ope
 from research.cli.research import (
     choose_isolation,
     conduct,
-    hand_to_worker,
     make_observer,
     require_detachable,
+    tell_handed_over,
 )
 from research.cli.studies import render_ending, render_question
 from research.controller import interventions
@@ -242,7 +242,7 @@ def resume(
             interventions.request_continue(log, state.id, command)
             _show_end(home, log, state.id, json, ongoing)
         else:
-            hand_to_worker(find_worker(home), state.id, json)
+            tell_handed_over(home, state.id, find_worker(home)(state.id), json=json)
         return
     planner = reopen_planner(home, log, state, raised)
     isolation = choose_isolation(json, lambda note: reopen_isolation(home, state, note))

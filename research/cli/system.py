@@ -205,7 +205,7 @@ def up(
     """
     from research.controller.session import catch_interrupts
     from research.orchestration.server import client_environment, ensure_server, stop_server
-    from research.orchestration.supervision import become_supervisor, end_worker
+    from research.orchestration.supervision import become_supervisor, end_worker, pages_line
 
     home = Home.locate().prepare()
 
@@ -213,7 +213,7 @@ def up(
         server = ensure_server(home.prefect)
         password = str(server.password) if server.password else None
         told = {"url": server.url, "reused": server.reused, "note": server.note, "password_file": password}
-        answer(json, told, server.line)
+        answer(json, told, server.line, pages_line(home))
 
     if stop:
         ended = end_worker(home)

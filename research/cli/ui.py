@@ -15,6 +15,7 @@ from research.cli.app import Json, answer, console, make_table, open_installatio
 from research.errors import BadInput, NotReady
 from research.installation.home import Home
 from research.installation.studies import find_study
+from research.orchestration.supervision import announce_pages
 from research.terminal import warn
 from research.ui.access import ROLES, Access
 from research.ui.site import Site
@@ -103,7 +104,8 @@ def ui(
         make_app(site, PAGES, hosts, scheme), access_log=False, log_level="warning", lifespan="on", server_header=False,
         timeout_graceful_shutdown=2, proxy_headers=bool(host), forwarded_allow_ips="127.0.0.1",
     )  # fmt: skip
-    uvicorn.Server(config).run([listening])
+    with announce_pages(home, address):
+        uvicorn.Server(config).run([listening])
 
 
 def _export(site: Site, to: Path, names: Sequence[str], json: bool, *, planner: bool) -> None:

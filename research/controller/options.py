@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Self, get_args
 
 import typer
 from pydantic import BaseModel, ConfigDict, Field
 
 from research.controller.mirror import WandbMirror
-from research.controller.session import PLANNER_OPTIONS, StudyRequest, create_study, require_here
+from research.controller.session import PLANNER_OPTIONS, StudyRequest, require_here
 from research.controller.wandb import online_logging_of, wandb_login
 from research.design.comparison import (
     DEFAULT_ANALYSES,
@@ -28,9 +28,8 @@ from research.design.comparison import (
 )
 from research.design.pricing import Estimates
 from research.environments.install import load_environment
-from research.environments.reference import HOW, find_custom_environments, find_entry_points, requirements_of
+from research.environments.reference import HOW, find_entry_points, requirements_of
 from research.errors import BadEnvironment, BadInput, BadTopic
-from research.files import write_bytes
 from research.installation.base_job import (
     backend_of,
     base_job,
@@ -39,10 +38,9 @@ from research.installation.base_job import (
     require_agreement,
     require_backend,
 )
-from research.installation.home import Home, home_error
+from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
-from research.models.fetch import check_loader
 from research.planners.context import Planner, field_specs, known_environments
 from research.planners.factory import BUILT_IN, make_planner, planner_names
 from research.planners.lexicon import find_environment
@@ -57,7 +55,6 @@ from research.scheduler.approvals import ApprovalMode, parse_mode
 from research.scheduler.required_runs import is_complete
 from research.text import parse_budget
 from studies import EventLog, StudyState
-from studies.log.study import PAPERS
 from studies.records.alpha import MOST_ROUNDS
 from studies.records.design import MOST_REPAIRS
 from studies.records.statements import model_name
@@ -215,6 +212,10 @@ class ResearchOptions(PlannerOptions, StudyOptions):
 
     def command_of(self, parsed: ParsedTopic, wanted: RequestedComparison, verb: str = "research") -> str:
         """Return the command that asks for what was understood of the topic, with all else that is asked here."""
+        return f"ajet {verb} {shlex.join(self.restate(parsed, wanted).command()[1:])}"
+
+    def restate(self, parsed: ParsedTopic, wanted: RequestedComparison) -> Self:
+        """Return the options that ask for what was understood of the topic, by flags where they can say it."""
         changed: dict[str, Any] = {"topic": parsed.plain_topic}
         if parsed.metric is not None:
             changed["metric"] = [parsed.metric.text]
@@ -222,22 +223,7 @@ class ResearchOptions(PlannerOptions, StudyOptions):
             changed["vary"] = replace(wanted, vary=parsed.vary).list_varied()
             changed["held"] = [f"{name}={value_text(value)}" for name, value in parsed.held.items()]
             changed["env"] = self.env or parsed.environment
-        return f"ajet {verb} {shlex.join(self.model_copy(update=changed).command()[1:])}"
-
-
-def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) -> None:
-    """Append `study.created`, after its folder is made, while its environments are there and cannot be removed."""
-    with home.creation_lock():
-        for brought in find_custom_environments(request.requested.custom_environments):
-            brought.require_unchanged()
-        folder = home.study(study)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, text in request.papers.items():
-                write_bytes(folder / PAPERS / name, text)
-        except OSError as error:
-            raise home_error(folder, error) from error
-        create_study(log, study, request, check_loader(home.models))
+        return self.model_copy(update=changed)
 
 
 def make_mirror(

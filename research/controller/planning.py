@@ -421,7 +421,7 @@ class Planning:
     ) -> RecordedTurn:  # fmt: skip
         """Return the planner's turn in this place, taken once, and see that its event is written."""
         path = place.path(self._folder)
-        turn = _read_turn(path)
+        turn = read_turn(path)
         if turn is None:
             try:
                 taken = self._ask_planner(planner or self.planner, context, check)
@@ -429,7 +429,7 @@ class Planning:
                 if error.spent is not None and (error.spent["looks"] or error.spent.get("spent")):
                     self._append(EventType.PLANNER_ACTED, error.spent)
                 raise
-            turn = _read_turn(path)  # a controller that took this one's place meanwhile has asked too, and went on
+            turn = read_turn(path)  # a controller that took this one's place meanwhile has asked too, and went on
             if turn is None:
                 write_json(path, taken)
                 turn = RecordedTurn.model_validate(taken)
@@ -486,7 +486,7 @@ def _refuse_unchecked(state: StudyState) -> DesignRefused:
     )
 
 
-def _read_turn(path: Path) -> RecordedTurn | None:
+def read_turn(path: Path) -> RecordedTurn | None:
     """Return a turn that was taken before, None if none was; raise NotReady for a spoilt file."""
     try:
         turn = read_json(path)

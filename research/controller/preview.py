@@ -14,19 +14,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from research.controller.evaluation import EvaluatedDesign, PlanningInputs, dry_run, plan_rounds, quote_tested
+from research.controller.session import StudyRequest, parallel_of
 from research.design.comparison import DesignDraft, draft_design
 from research.design.compiler import LEAST_POWER, DesignCompiler
+from research.design.known_findings import load_findings
+from research.design.noise_bank import NoiseBank, model_key
 from research.design.power import MOST_SEEDS, PowerAnalysis
-from research.design.pricing import Stage, describe_basis
+from research.design.pricing import Stage, describe_basis, make_pricing, median_seconds
 from research.design.sample_size import EvaluationOption, Unaffordable
+from research.environments.catalog import find_all_measurements
 from research.environments.reference import records_of
 from research.errors import DesignRefused, Unmeasurable
 from research.installation.base_job import describe_trained_weights, describe_unusual_rate, find_fixed_fields
+from research.installation.home import Home
+from research.models.fetch import check_loader
 from research.planners.context import Planner
+from research.planners.tools import MOST_FINDINGS, find_related
 from research.proposals.actions import LEAST_SEEDS
 from research.proposals.metric_choice import RequestedMetric
+from studies import EventLog
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import Design, Hypothesis, Metric
+from studies.records.design import Budget, Design, Hypothesis, Metric
 from studies.records.procedure import EnvironmentRecord, InterimAnalysis, Noise
 from studies.records.statements import screen_sentence, sentences
 from studies.statistics.power import FIRST_ANALYSIS
@@ -135,6 +143,25 @@ class PlanPreview:
     requested_metric: RequestedMetric | None
     requested_episodes: int | None
     budget: str
+
+
+def preview_study(home: Home, log: EventLog, request: StudyRequest, planner: Planner) -> PlanPreview:
+    """Return what a study on a request would be, by what was measured and found in this installation, as `preview`."""
+    check_of, requirements, job = check_loader(home.models), request.requirements, request.base or Job()
+    runs = parallel_of(request.base, request.requested, check_of)
+    compiler = DesignCompiler(
+        price=make_pricing(runs, median_seconds(log), measured=find_all_measurements(home), check_of=check_of),
+        budget=Budget(wall_clock_s=request.budget_s, max_runs=request.max_runs), base=request.base,
+        requirements=requirements, ledgers=AlphaLedgers.begin(requirements.rounds or 1), bank=NoiseBank.of(log),
+        models=request.requested.models, explores=request.explore,
+    )  # fmt: skip
+    own, every = model_key(job), load_findings(home, log).findings
+    inputs = PlanningInputs(
+        request.topic, compiler, lambda: request.budget_s, wanted=request.requested, parsed=request.parsed,
+        findings=find_related(every, "", request.topic, MOST_FINDINGS),
+        known=[entry for entry in every if entry.conditions.model_key == own],
+    )  # fmt: skip
+    return preview(inputs, planner)
 
 
 def preview(inputs: PlanningInputs, planner: Planner) -> PlanPreview:

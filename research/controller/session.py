@@ -14,7 +14,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
@@ -26,13 +26,16 @@ from research.controller.mirror import WandbMirror
 from research.controller.wandb import OnlineLogging
 from research.design.comparison import StatisticalRequirements
 from research.design.pricing import KnownCheck, runs_at_once
+from research.environments.reference import find_custom_environments
 from research.errors import BadEnvironment, BadTopic, DesignRefused, NotReady, PlannerFailed, ResearchError
+from research.files import write_bytes
 from research.installation.base_job import base_settings
-from research.installation.home import Home
+from research.installation.home import Home, home_error
 from research.installation.machine import describe
 from research.installation.studies import RESULTS_VERSION, VERSION_KEY
 from research.installation.tiny_model import Note
 from research.isolation.mode import PROCESS, UNISOLATED, Isolation, Sandboxing
+from research.models.fetch import check_loader
 from research.planners.context import Planner
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.approvals import MODE, ApprovalMode
@@ -95,6 +98,10 @@ PLANNER_OPTIONS: Final = "planner_options"
 """Setting of a study: the options of its language model."""
 
 
+FOLLOWS: Final = "follows"
+"""Setting of a study: the claim of another one on which it is to give more evidence."""
+
+
 @dataclass(frozen=True, slots=True)
 class StudyRequest:
     """What a user asked for: what is to be studied, under which requirements, within which budget."""
@@ -125,6 +132,8 @@ class StudyRequest:
     """Texts that its planner may read, by name."""
     served: bool = False
     """Whether a worker works on it, and takes it up again where its controller ended."""
+    follows: str = ""
+    """The claim on which it is to give more evidence, STUDY/ROUND/CLAIM; empty for none."""
 
 
 def parallel_of(base: Job | None, requested: RequestedComparison, check_of: KnownCheck) -> int:
@@ -154,6 +163,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
             **request.requirements.settings(), **request.requested.settings(), **base_settings(request.base),
             **({} if request.parsed is None else request.parsed.settings()),
             **({EXPLORE: True} if request.explore else {}),
+            **({FOLLOWS: request.follows} if request.follows else {}),
             **({PLANNER_OPTIONS: dict(request.planner_options)} if request.planner_options else {}),
             **({PAPERS: {name: sha256(text).hexdigest() for name, text in request.papers.items()}}
                if request.papers else {}),
@@ -166,6 +176,31 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
         **({SERVED: True} if request.served else {}),
     }  # fmt: skip
     StudyLog(log, study).append(EventType.STUDY_CREATED, payload, actor="user")
+
+
+def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) -> None:
+    """Append `study.created`, after its folder is made, while its environments are there and cannot be removed."""
+    with home.creation_lock():
+        for brought in find_custom_environments(request.requested.custom_environments):
+            brought.require_unchanged()
+        folder = home.study(study)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in request.papers.items():
+                write_bytes(folder / PAPERS / name, text)
+        except OSError as error:
+            raise home_error(folder, error) from error
+        create_study(log, study, request, check_loader(home.models))
+
+
+def begin_served(
+    home: Home, log: EventLog, request: StudyRequest, give: Callable[[str], str], note: Note
+) -> tuple[str, str]:
+    """Begin a study and hand it to the worker by `give` (`find_worker`); return its id, and what that returned."""
+    study = new_study_id(request.topic)
+    with hold_lease(home, log, study, note):  # so that it is this installation's, whatever becomes of its flow run
+        begin_study(home, log, study, replace(request, served=True))
+    return study, give(study)
 
 
 def collect_versions() -> dict[str, str]:

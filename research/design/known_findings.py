@@ -130,11 +130,11 @@ def findings_of(state: StudyState, folder: Path) -> tuple[KnownFinding, ...]:
             verdict = entry.verdict_on(claim.id)
             settled = [verdict] if verdict is not None and entry.is_settled(claim.id) else []
             again = [other for other in entry.replications if other.hypothesis == claim.id]
-            findings += [_build_finding(entry, claim, verdict, folder) for verdict in (*settled, *again)]
+            findings += [build_finding(entry, claim, verdict, folder) for verdict in (*settled, *again)]
     return tuple(findings)
 
 
-def _build_finding(state: StudyState, claim: Hypothesis, verdict: Verdict, folder: Path) -> KnownFinding:
+def build_finding(state: StudyState, claim: Hypothesis, verdict: Verdict, folder: Path) -> KnownFinding:
     design = state.design
     assert design is not None
     job = {**design.base_job, "environment": design.environment}

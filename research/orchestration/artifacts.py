@@ -60,6 +60,7 @@ DESCRIPTIONS: Final = {
     "curves": "How training goes, by arm. It decides nothing: verdicts rest on hidden tasks.",
     "verdicts": "What the data say about each hypothesis, computed by code under the locked design, look by look.",
     "report": "The **report**, as it lies in the study's folder.",
+    "pages": "Where the study is followed, reviewed, signed and steered, as long as `ajet ui` runs.",
 }
 """What each artifact is, by name; Prefect shows it above. That of the progress counts the runs."""
 
@@ -78,8 +79,10 @@ class StudyArtifact:
     """In place of that in DESCRIPTIONS."""
 
 
-def build_artifacts(state: StudyState, folder: Path, curves: LearningCurves) -> Iterator[StudyArtifact]:
-    """Yield what there is to show of a study, whose files lie in `folder`."""
+def build_artifacts(
+    state: StudyState, folder: Path, curves: LearningCurves, pages: str = ""
+) -> Iterator[StudyArtifact]:
+    """Yield what there is to show of a study, whose files lie in `folder`; `pages` is the address of its page."""
     progress = progress_of(state)
     yield StudyArtifact("progress", "progress", progress, lambda: progress.percent, True, str(progress))
     if any((state.hypotheses, state.design, state.noise_plan, state.rounds_before, state.explored)):
@@ -95,6 +98,8 @@ def build_artifacts(state: StudyState, folder: Path, curves: LearningCurves) -> 
     ]:
         judged = json.dumps(verdicts)
         yield StudyArtifact("verdicts", "table", judged, lambda: judged)
+    if pages:
+        yield StudyArtifact("pages", "markdown", pages, lambda: f"[{pages}]({pages})", replaces=True)
     if state.report is not None:
         written = folder / state.report["markdown"]["path"]
         sha256 = state.report["markdown"]["sha256"]

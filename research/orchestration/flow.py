@@ -34,14 +34,13 @@ from pydantic import ValidationError
 from research.controller.interventions import request_continue, request_stop
 from research.controller.mirror import describe_error
 from research.controller.options import (
-    begin_study,
     make_mirror,
     make_request,
     reopen_isolation,
     reopen_planner,
     require_planner,
 )
-from research.controller.session import Session, hold_lease, new_study_id
+from research.controller.session import Session, begin_study, hold_lease, new_study_id
 from research.controller.wandb import wandb_login
 from research.environments.reference import requirements_of
 from research.errors import BadInput, NotReady, ResearchError

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -36,6 +37,7 @@ from research.installation.tiny_model import Note
 from research.orchestration import prefect_api, task_rows
 from research.orchestration.artifacts import DESCRIPTIONS, LearningCurves, StudyArtifact, build_artifacts
 from research.orchestration.server import PrefectServer, PrefectUnavailable, client_environment, ensure_server
+from research.orchestration.supervision import pages_address
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.approvals import describe_cost, how_to_answer
 from studies import EventLog, RunState, StudyLog, StudyState
@@ -68,10 +70,14 @@ def take_answer(flow_run: prefect_api.FlowRun, record: StudyLog) -> None:
 class Projection:
     """Publishes to the flow run of a study in a session that began as of `begun`; `folder` is the study's.
 
-    `told` says that an earlier session published to it.
+    `told` says that an earlier session published to it; `pages` where the study's page is served now.
     """
 
-    def __init__(self, flow_run: prefect_api.FlowRun, begun: StudyState, folder: Path, *, told: bool) -> None:
+    def __init__(
+        self, flow_run: prefect_api.FlowRun, begun: StudyState, folder: Path, *, told: bool,
+        pages: Callable[[], str] = str,
+    ) -> None:  # fmt: skip
+        self._pages = pages
         self.flow_run, self._begun, self._folder = flow_run, begun, folder
         self._state: StudyState | None = None
         self._rows: dict[str, task_rows.TaskRow] = {}
@@ -92,7 +98,7 @@ class Projection:
         """Publish what is new; once the study is `over`, no row stays open."""
         if over or state is not self._state or self.flow_run.task_runs.needs_resend:
             self._put_rows(state, over)
-            for artifact in build_artifacts(state, self._folder, self._curves):
+            for artifact in build_artifacts(state, self._folder, self._curves, self._pages()):
                 self._show(artifact)
             lines = {key: line for key, line in progress_lines(state) if key not in self._logged}
             if lines:
@@ -236,7 +242,8 @@ class ControllerSession:
         if resumed and not self.executed:
             flow_run.show(prefect_api.Activity.RUNNING, "")
         self._agreed = prefect_api.Activity.RUNNING
-        return Projection(flow_run, begun, self.home.study(begun.id), told=told)
+        pages = partial(pages_address, self.home, begun.id)
+        return Projection(flow_run, begun, self.home.study(begun.id), told=told, pages=pages)
 
 
 REFRESH_S = 2.0

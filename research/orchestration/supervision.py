@@ -1,4 +1,4 @@
-"""Who looks after an installation's worker: one process that others can find and end."""
+"""Processes of an installation that others find: who looks after its worker, and who serves its pages."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ ASKING_S: Final = 1.0
 """Seconds that whoever becomes the worker waits for those who only ask whether there is one."""
 WORKER: Final = "worker.json"
 PREFECT_COMMAND: Final = "research.orchestration.prefect_command"
+PAGES: Final = "ui/address.json"
 _SUPERVISOR: Final = "supervisor.json"
 _LOCK: Final = "worker.lock"
 _LOOK_S: Final = 0.1
@@ -138,3 +139,29 @@ def _lives(process: psutil.Process) -> bool:
 
 def _flow_run_file(home: Home, flow_run: UUID) -> Path:
     return home.prefect / "sittings" / f"{flow_run}.json"
+
+
+@contextmanager
+def announce_pages(home: Home, url: str) -> Iterator[None]:
+    """Record where this process serves the pages while inside; of several the last one is found."""
+    path = home.path / PAGES
+    with suppress(OSError):  # an installation that can only be read
+        record_process(path, os.getpid(), url=url)
+    try:
+        yield
+    finally:
+        if (known := read_process(path)) is not None and known["pid"] == os.getpid():
+            path.unlink(missing_ok=True)
+
+
+def pages_address(home: Home, study: str = "") -> str:
+    """Return where the pages are served, or that of a study; empty where nobody serves them."""
+    known = read_process(home.path / PAGES)
+    if known is None or not is_alive(known):
+        return ""
+    return f"{known['url']}/s/{study}" if study else f"{known['url']}/"
+
+
+def pages_line(home: Home, study: str = "") -> str:
+    address = pages_address(home, study)
+    return f"pages  {address}" if address else "review it: ajet ui"

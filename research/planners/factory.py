@@ -8,12 +8,12 @@ against anything else.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -26,7 +26,7 @@ from research.planners.rules import RulesPlanner
 from research.text import describe, did_you_mean, is_http_url
 from studies import EventLog, StudyState
 from studies.records.procedure import Prediction
-from studies.records.verdict import Verdict
+from studies.records.verdict import Verdict, VerdictName
 from studies.statistics.comparison import Interval
 from studies.statistics.proportions import rate_interval
 from studies.verdicts.forecasts import Calibration, calibration
@@ -252,3 +252,22 @@ def _score(planner: str, model: str | None, judged: Sequence[tuple[str, Predicti
         brier=fmean((p - outcome) ** 2 for p, outcome in valid) if valid else None,
         constant=None if share is None else share * (1 - share), bins=tuple(bins),
     )  # fmt: skip
+
+
+def describe_scores(entry: Forecaster) -> Iterator[str]:
+    """Yield a planner's record in lines."""
+    scores = entry.scores
+    ended = ", ".join(f"{scores.verdicts[name]} {name}" for name in get_args(VerdictName) if name in scores.verdicts)
+    claims = f"{scores.predictions} claim{'' if scores.predictions == 1 else 's'}"
+    yield f"{claims} in {entry.studies} stud{'y' if entry.studies == 1 else 'ies'}: {ended}"
+    if entry.brier is not None and entry.constant is not None:
+        yield f"Brier {entry.brier:.3f}, of a constant forecaster {entry.constant:.3f}: all {entry.valid} valid"
+    if scores.brier is not None and scores.constant is not None:
+        yield f"Brier {scores.brier:.3f}, of a constant forecaster {scores.constant:.3f}: the {scores.scored} decided"
+    if scores.coverage is not None and scores.mean_level is not None:
+        held, n = describe_share(scores.coverage), f"{scores.intervals} interval{'' if scores.intervals == 1 else 's'}"
+        yield f"predicted intervals held {held} of the estimates, at a level of {scores.mean_level:.0%}: {n}"
+
+
+def describe_share(interval: Interval) -> str:
+    return f"{interval.mean:.0%} [{interval.low:.0%}, {interval.high:.0%}]"

@@ -265,8 +265,8 @@ class CampaignFacts:
         return told
 
 
-def list_explorations(state: StudyState) -> tuple[Mapping[str, Any], ...]:
-    """Return what was tried without a claim as JSON values, the newest last."""
+def list_explorations(state: StudyState, most: int | None = _EXPLORATIONS_SHOWN) -> tuple[Mapping[str, Any], ...]:
+    """Return what was tried without a claim as JSON values, the newest last; `most` of them, None for all."""
     shown = []
     for past, planned in [(entry, planned) for entry in state.rounds for planned in entry.explorations]:
         plan, scores = planned.plan, dict[str, list[float | str]]()
@@ -281,7 +281,7 @@ def list_explorations(state: StudyState) -> tuple[Mapping[str, Any], ...]:
             "after_round": planned.round - 1, "environment": plan.environment, "steps": plan.base_job.get("steps"),
             "why": sanitize_line(plan.why), "single_runs_on_search_tasks_which_claim_nothing": tried,
         })  # fmt: skip
-    return tuple(shown[-_EXPLORATIONS_SHOWN:])
+    return tuple(shown if most is None else shown[-most:])
 
 
 def _dump_ledger(ledger: AlphaLedger) -> list[dict[str, Any]]:

@@ -21,6 +21,8 @@ from research.orchestration.server import find_worker
 from research.scheduler.required_runs import attempts_running
 from research.text import parse_budget
 from research.ui.access import Role
+from research.ui.evidence import find_evidence
+from research.ui.previews import read_options
 from research.ui.site import Page, Site, View
 from studies import StudyLog, StudyState, fold
 from studies.log.event_log import Change
@@ -205,7 +207,44 @@ def _state(site: Site, form: Form) -> StudyState:
     return site.state(form["study"])
 
 
+def _plan(site: Site, view: View, form: Form) -> None:
+    """Ask a language model for a plan, which may cost money."""
+    site.previews.find(read_options(form), ask_model=True, wait_s=0.0)
+
+
+def _begin(site: Site, view: View, form: Form) -> str:
+    return f"/s/{quote(site.previews.begin(read_options(form), form.get('once', '')))}"
+
+
+def _ask_evidence(site: Site, view: View, form: Form) -> str:
+    """Ask for more evidence on a claim, and do what was chosen to have it."""
+    way, text, seen = form["way"], form["text"].strip(), _SeenStudy(site, form)
+    asked = find_evidence(site, f"{form['study']}/{form['claim']}")
+    where, said = f"/s/{quote(form['study'])}", text
+    if way != "ask" and not view.who.may("owner"):
+        raise HTTPException(403, f"expected the role owner; {view.who.name} is a {view.who.role}")
+    if not text:
+        raise BadInput("expected some words on what is missing; found none; they stand beside the claim")
+    if way == "note":
+        interventions.add_note(seen, f"[evidence {asked.about}] {text}")
+    elif way == "budget":
+        give = find_worker(site.home)
+        interventions.change_budget(seen, parse_budget(form["budget"]), text)
+        give(form["study"])
+    elif way == "study":
+        options = read_options(form, asked.fixed())
+        begun = site.previews.begin(options, form.get("once", ""), follows=asked.name)
+        where, said = f"/s/{quote(begun)}", f"{text} [begun: {begun}]"
+    elif way != "ask":
+        raise HTTPException(400, "expected a way to more evidence; load the page again")
+    site.reviews(form["study"]).append(_state(site, form), "ask", by=view.who.name, about=asked.about, text=said)
+    return where
+
+
 ACTIONS: Final[dict[str, Action]] = {
+    "plan": Action(_plan),
+    "begin": Action(_begin),
+    "evidence": Action(_ask_evidence, role="reviewer", asks_again="ask for more evidence"),
     "approve": Action(_approve, asks_again="approve what it asks"),
     "deny": Action(_deny, asks_again="deny what it asks, which stops it"),
     "pause": Action(_pause),

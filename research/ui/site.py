@@ -30,6 +30,7 @@ from research.text import format_seconds
 from research.ui.access import Access, Person, Role
 from research.ui.curves import CurveReader
 from research.ui.episodes import EpisodeReaders
+from research.ui.previews import Previews
 from studies import EventLog, StudyLog, StudyState
 from studies.errors import LogCorrupt, StudiesError
 from studies.log.reviews import ReviewLog, ReviewState, review_heads
@@ -113,6 +114,7 @@ class Site:
     def __init__(self, home: Home, log: EventLog, access: Access) -> None:
         self.home, self.log, self.access = home, log, access
         self.readers, self.curves = EpisodeReaders(home), CurveReader(home)
+        self.previews = Previews(home, log)
         self._studies: OrderedDict[str, tuple[threading.Lock, StudyLog]] = OrderedDict()
         self._checks: OrderedDict[str, tuple[str, Future[CheckedStudy]]] = OrderedDict()
         self._lock = threading.Lock()
@@ -122,6 +124,7 @@ class Site:
 
     def close(self) -> None:
         self._worker.shutdown(wait=False, cancel_futures=True)
+        self.previews.close()
         self.readers.close()
 
     def folder(self, study: str) -> Path:

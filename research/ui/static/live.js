@@ -35,6 +35,7 @@
     const news = document.getElementById("news"), told = fresh.getElementById("news");
     if (news && told && news.textContent !== told.textContent) news.textContent = told.textContent;
     say(waiting ? "changed, press r" : "live", waiting ? "waiting" : "live");
+    if (document.querySelector("[data-again]")) soon();
   }
 
   function fetchPage() {

@@ -40,7 +40,9 @@ def test_there_is_an_artifact_once_there_is_something_to_show_and_each_is_descri
     rows = json.loads(str(shown["verdicts"].make()))
     assert ([row["hypothesis"] for row in rows], rows[0]["verdict"]) == (["h1", "h2"], "supported")
     assert (rows[0]["n_control"], float(rows[0]["estimate"]) > 0) == (5, True)
-    assert {"plan", "verdicts", "curves", "report"} == {*DESCRIPTIONS}
+    assert {"plan", "verdicts", "curves", "report", "pages"} == {*DESCRIPTIONS}
+    served = build_artifacts(synthetic.state(), synthetic.folder, LearningCurves(synthetic.folder), "http://here/s/a")
+    assert next(each for each in served if each.name == "pages").make() == "[http://here/s/a](http://here/s/a)"
 
 
 def test_the_plan_says_what_is_asked_tested_and_left_out_and_the_price(synthetic: Synthetic) -> None:

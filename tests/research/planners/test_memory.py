@@ -12,8 +12,8 @@ from simlab.sim_clock import SimClock
 from simlab.sim_run import Flight, FlightResult, fly_in, scratch
 from simlab.suites.traps import ASK, world
 
-from research.controller.options import ResearchOptions, begin_study, make_request
-from research.controller.session import StudyRequest
+from research.controller.options import ResearchOptions, make_request
+from research.controller.session import StudyRequest, begin_study
 from research.design.known_findings import list_effects
 from research.errors import BadInput
 from research.planners.endpoint import OpenAiEndpoint

@@ -22,8 +22,8 @@ from prefect.exceptions import Pause, TerminationSignal
 from prefect.states import AwaitingRetry, Running, Scheduled
 
 from research.controller.interventions import answer_question, request_pause, request_stop
-from research.controller.options import ResearchOptions, begin_study, make_request
-from research.controller.session import hold_lease
+from research.controller.options import ResearchOptions, make_request
+from research.controller.session import begin_study, hold_lease
 from research.installation.home import Home
 from research.orchestration import deployment, flow, prefect_api, prefect_command
 from research.orchestration.deployment import hand_over

@@ -19,11 +19,15 @@ from research.orchestration import supervision
 from research.orchestration.server import record_process
 from research.orchestration.supervision import (
     LEAVING_S,
+    PAGES,
     WORKER,
+    announce_pages,
     become_supervisor,
     end_worker,
     flow_run_process,
     is_flow_run_alive,
+    pages_address,
+    pages_line,
     require_worker,
 )
 
@@ -124,3 +128,19 @@ def test_a_second_process_of_a_flow_run_does_not_make_the_first_one_nobodys(home
     with flow_run_process(home, run):
         assert is_flow_run_alive(home, run)
     assert not is_flow_run_alive(home, run)
+
+
+def test_pages_are_found_while_somebody_serves_them_and_without_a_key(home: Home) -> None:
+    assert (pages_address(home), pages_line(home)) == ("", "review it: ajet ui")
+    with announce_pages(home, "http://127.0.0.1:8760"):
+        assert pages_address(home) == "http://127.0.0.1:8760/"
+        assert pages_line(home, "lr-1").endswith("http://127.0.0.1:8760/s/lr-1")
+        with announce_pages(home, "http://127.0.0.1:8761"):
+            assert pages_address(home).startswith("http://127.0.0.1:8761")
+    assert not (home.path / PAGES).exists()
+
+
+def test_pages_of_a_process_that_died_count_as_none(home: Home) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        record_process(home.path / PAGES, process.pid, url="http://127.0.0.1:8760")
+    assert pages_address(home) == ""

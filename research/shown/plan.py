@@ -1,0 +1,226 @@
+"""What a study would be, in lines and tables: what the terminal prints of a preview, and what a page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from research.controller.preview import PlanPreview, run_hours
+from research.proposals.metric_choice import format_amount, format_difference, format_value
+from research.text import format_seconds
+from studies.records.statements import metric_name, setting
+
+
+class Line(NamedTuple):
+    """A fact under its name."""
+
+    name: str
+    text: str
+    warns: bool = False
+    inset: bool = False
+
+
+class Grid(NamedTuple):
+    """A table under its caption; `styles` has `bold`, `dim` or nothing for each row."""
+
+    caption: str
+    names: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Sequence[str] = ()
+    styles: Sequence[str] = ()
+
+
+def describe_plan(seen: PlanPreview) -> Iterator[Line | Grid]:
+    """Yield what a study would be, could see and would cost."""
+    yield Line("asked", seen.asked)
+    yield from (Line("tested", sentence) for sentence in seen.tested)
+    yield from (Line("not tested", text, warns=True) for text in seen.not_tested)
+    if seen.job:
+        yield Line("job", ", ".join(setting(name, value) for name, value in seen.job.items()))
+    yield from (Line("assumed", note) for note in dict.fromkeys(seen.assumed))
+    yield from (Line("unequal", f"the arms differ in {clause}", warns=True) for clause in seen.unequal)
+    yield from (Line("unusual", sentence, warns=True) for sentence in seen.unusual)
+    if seen.explores:
+        told = "one run of each arm on one seed, evaluated on search tasks; nothing is tested, and no level is spent"
+        yield Line("explores", told, warns=True)
+    for hypothesis in () if seen.explores else seen.hypotheses:
+        span = hypothesis.prediction
+        odds = f"supported with {span.probability:.0%}"
+        odds += f"; given up when {hypothesis.kill_if}" if hypothesis.kill_if else ""
+        yield Line(f"hypothesis {hypothesis.id}", hypothesis.statement)
+        yield Line("predicted", f"{span.low:+g} to {span.high:+g} ({span.level:.0%}), {odds}", inset=True)
+        yield from (Line("feared", confounder, inset=True) for confounder in hypothesis.confounds)
+    for environment in seen.brought:
+        tasks = ", ".join(f"{count} {split}" for split, count in environment.tasks.items())
+        yield Line("environment", f"{environment.name}: {environment.title}; {tasks} tasks")
+        if not environment.hidden_apart:
+            told = "clients hold code that makes the hidden tasks by itself, or files that hold them"
+            yield Line("", told, warns=True, inset=True)
+    yield from _metric(seen)
+    yield Line("arms", f"{' vs '.join(seen.arms)}{_format_search(seen)}")
+    yield from _design(seen)
+    yield from () if seen.explores else _evaluations(seen)
+    yield Line("noise", _noise(seen))
+    if seen.power_curve:
+        effect, power = format_difference(seen.metric, seen.smallest_effect), seen.promised_power
+        study = "A study of it: what" if seen.explores else "What"
+        yield _curve(seen, f"{study} seeds see of a difference of {effect}, with power {power:g} promised:")
+    yield from _rounds(seen)
+    until = "until it is sized" if seen.pilot_runs_first else "at the worst"
+    costs = "costs:" if seen.explores else f"costs {until}:"
+    rows = [
+        (stage.name, str(stage.runs), format_seconds(stage.seconds_per_run), f"{stage.run_hours:.2f}")
+        for stage in seen.stages
+    ]
+    whole = ("in all", str(sum(stage.runs for stage in seen.stages)), "", f"{run_hours(seen.stages):.2f}")
+    caption = f"What it {costs}" if seen.design or seen.explores else "What would be needed:"
+    yield Grid(caption, ("stage", "runs", "a run", "run-hours"), [*rows, whole], ("runs", "a run", "run-hours"))
+    yield from _expected_lines(seen)
+    yield Line("priced", f"by {seen.priced_by}")
+
+
+def _metric(seen: PlanPreview) -> Iterator[Line]:
+    metric, asked = seen.metric, seen.requested_metric
+    better = "higher" if metric.higher_is_better else "lower"
+    yield Line("metric", f"{metric_name(metric)}: {metric.meaning}; {better} is better")
+    if asked is not None and asked.words:
+        told = f"for {asked.words!r}, as --metric {asked.text}; another by --metric (`ajet metric list`)"
+        yield Line("chosen", told, inset=True)
+    if metric.unit:
+        ends = f"{format_value(metric, metric.worst)} to {format_value(metric, metric.best)} {metric.unit}"
+        yield Line("range", ends, inset=True)
+    told = f"{format_difference(metric, seen.smallest_effect)} is the smallest that matters; another by --effect"
+    yield Line("effect", told, inset=True)
+    if metric.schedule is not None:
+        every = f"{metric.schedule.episodes} hidden episodes about every {metric.schedule.every} training episodes"
+        yield Line("schedule", f"{every}, in all arms alike", inset=True)
+
+
+def _format_search(seen: PlanPreview) -> str:
+    if seen.design is None:
+        return "" if seen.hypotheses else " vs the best candidates of a screen"
+    if seen.design.screen is None:
+        return ""
+    found = seen.design.screen
+    knobs = ", ".join(knob.field for knob in found.knobs)
+    best = "the best one" if found.confirmed == 1 else f"the best {found.confirmed}"
+    return f" vs {best} of {found.candidates} candidates over {knobs}"
+
+
+_FIRST: Final = "one training with a learning rate of 0, which must change nothing and evaluates the untrained model"
+
+
+def _design(seen: PlanPreview) -> Iterator[Line]:
+    if seen.plumbing_run_first:
+        yield Line("first", _FIRST)
+    if seen.design is None:
+        return
+    analyses = ", ".join(f"{look.seeds} seeds (level {look.alpha:.2g})" for look in seen.design.looks)
+    test = {
+        "common": "t, one variance of all arms", "paired": "paired t", "welch": "Welch's t",
+        "boschloo": "Boschloo's exact test of two rates", "contrast": "Welch's t of a contrast of all arms",
+    }  # fmt: skip
+    also = _SEVERAL[seen.design.multiplicity]
+    if (pilot := seen.design.pilot) is not None:
+        effect = format_difference(seen.metric, seen.smallest_effect)
+        yield Line(
+            "seeds",
+            f"{pilot.seeds} of each arm first; how far these runs vary, whichever their arms, says how many see "
+            f"{effect} with power {seen.promised_power:g}: up to {pilot.most} of each arm, as the budget carries",
+        )
+    else:
+        yield Line("seeds", f"{len(seen.design.seeds)} of each arm; looked at after {analyses}")
+    if (longer := seen.design.extension) is not None:
+        yield Line(
+            "length",
+            f"{seen.design.base_job['steps']} steps; all runs {longer.steps} where the first ones, arms not "
+            f"told apart, rise by {longer.rise:g} or more on average over their last quarter (training success)",
+        )
+    promise = seen.design.promise
+    if promise is not None and promise.power < seen.promised_power:
+        effect = format_difference(seen.metric, promise.effect)
+        told = f"power {promise.power:g} at {effect}, not {seen.promised_power:g}: all the budget carries"
+        yield Line("promise", told)
+    if seen.design.test == "contrast":
+        times = (sum(weight * weight for weight in claim.weights) / 2 for claim in seen.design.hypotheses)
+        share = ", ".join(f"{each:.2g}" for each in times)
+        yield Line("arms", f"{len(seen.design.arms)}, of which a claim has {share} times a difference's variance")
+    inside = f"no difference where it is surely inside ±{format_difference(seen.metric, seen.smallest_effect)}"
+    yield Line("test", f"{test[seen.design.test]}{also}; {inside}")
+
+
+def _evaluations(seen: PlanPreview) -> Iterator[Line]:
+    if not seen.evaluations:
+        return
+    priced = {
+        option.episodes: f"{option.seeds} seeds, {format_seconds(option.seconds)}"
+        f"{'' if option.affordable else ', not affordable'}" if option.seeds else "too few for any number of seeds"
+        for option in seen.evaluations
+    }  # fmt: skip
+    able = any(option.seeds for option in seen.evaluations)
+    why = ", as asked" if seen.requested_episodes else ", the cheapest, or nearly" if able else ""
+    chosen = seen.metric.episodes
+    yield Line("episodes", f"{chosen:,} of each evaluation{why}: {priced.pop(chosen)}")
+    others = "; ".join(f"{episodes:,}: {price}" for episodes, price in priced.items())
+    yield Line("instead", others, inset=True)
+
+
+_SEVERAL = {
+    "none": "", "dunnett_bh": ", Dunnett and Benjamini-Hochberg", "dunnett_bonferroni": ", Dunnett; variables share it",
+}  # fmt: skip
+
+
+def _rounds(seen: PlanPreview) -> Iterator[Line | Grid]:
+    if not seen.rounds:
+        return
+    caption = (
+        f"Up to {len(seen.rounds)} rounds, each a question on what the last one found. Any false difference in all "
+        "of them together has a probability of 5 % at most, and so has any false equivalence; a round that ends in a "
+        "claim hands its level on."
+    )
+    names = ("round", "level", "of no difference", f"sees, power {seen.promised_power:g}", "power 0.5")
+    rows = []
+    nothing = "unknown yet" if seen.noise is None else "none"
+    for row in seen.rounds:
+        effects = (
+            nothing if effect is None else format_difference(seen.metric, effect)
+            for effect in (row.detectable, row.detectable_at_half)
+        )
+        rows.append((str(row.round), f"{row.level:.2%}", f"{row.level_of_no_difference:.2%}", *effects))
+    yield Grid(caption, names, rows, names)
+
+
+def _noise(seen: PlanPreview) -> str:
+    if seen.noise is None:
+        return seen.no_noise_because or "unknown"
+    part = seen.noise.evaluation_sd
+    evaluation = f", of which evaluation {format_amount(seen.metric, part)}" if part is not None else ""
+    sd = format_amount(seen.metric, seen.noise.sd)
+    return f"sd {sd} between seeds{evaluation}; {seen.noise.df} degrees of freedom: {seen.noise.basis}"
+
+
+def _curve(seen: PlanPreview, caption: str) -> Grid:
+    names = ("seeds", "power", "", "sees", "runs", "time", "run-hours", " ")
+    rows, styles = list[tuple[str, ...]](), list[str]()
+    chosen = len(seen.design.seeds) if seen.design else None
+    for row in seen.power_curve:
+        mark = "the design" if row.seeds == chosen else "" if row.affordable else "not affordable"
+        style = "bold" if row.seeds == chosen else "" if row.power >= seen.promised_power else "dim"
+        sees = "nothing" if row.detectable is None else format_amount(seen.metric, row.detectable)
+        styles.append(style)
+        rows.append((
+            str(row.seeds), f"{row.power:.0%}", "█" * round(20 * row.power), sees, str(row.runs),
+            format_seconds(row.seconds), f"{row.run_hours:.2f}", mark,
+        ))  # fmt: skip
+    return Grid(caption, names, rows, [name for name in names if name.strip()], styles)
+
+
+def _expected_lines(seen: PlanPreview) -> Iterator[Line]:
+    until = "until it is sized" if seen.pilot_runs_first else "at the worst"
+    yield Line("time", f"{format_seconds(seen.total_s)} {until}; {seen.budget}")
+    for entry in seen.expected:
+        if seen.design is not None and len(seen.design.looks) > 1:
+            amount = f" of {format_difference(seen.metric, entry.effect)}" if entry.effect else ""
+            name = f"with{'' if amount else 'out'} a difference{amount}"
+            told = f"about {format_seconds(entry.seconds)} and {entry.runs:.0f} runs {name}, as looks may end it"
+            yield Line("", told, inset=True)

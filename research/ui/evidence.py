@@ -1,0 +1,186 @@
+"""More evidence on a claim: what was found, how it could be asked again, and the honest ways to have it.
+
+Data that were seen cannot be added to: a look that no lock named has no level. So a claim gets more evidence by a word
+to the planner of an inquiry that is open, by a larger budget where that stopped it, or by a study with seeds and a
+level of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final, Literal, NamedTuple, cast
+
+from starlette.exceptions import HTTPException
+
+from research.design.comparison import StatisticalRequirements
+from research.design.known_findings import KnownFinding, build_finding, load_findings
+from research.errors import BadInput, DesignRefused
+from research.installation.home import Home
+from research.proposals.arms import Scalar, field_value, value_text
+from research.proposals.metric_choice import format_difference
+from research.scheduler.required_runs import is_stopped_by_budget, may_continue
+from research.shown.study import describe_resume
+from research.text import format_flag, format_seconds
+from research.ui.site import Site
+from studies import EventLog, StudyState
+from studies.records.base import JsonValue
+from studies.records.design import CONFIGURATION, MODEL, SLOTS, Design, Hypothesis, is_expression
+from swarm.environments.registry import environments
+
+LACKS: Final[Mapping[str, str]] = {
+    "seeds": "more seeds", "environment": "another environment", "values": "other values",
+    "longer": "longer training", "else": "something else",
+}  # fmt: skip
+"""What may be missing, by its name in a form."""
+_FIXED: Final = {"--job": "job", "--model-path": "model_path", "--backend": "backend"}
+
+
+class Way(NamedTuple):
+    """A way to more evidence: what it costs and sees, or why there is none."""
+
+    kind: Literal["note", "budget"]
+    title: str
+    lines: tuple[str, ...]
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A claim on which more is asked, in its round of a study."""
+
+    study: StudyState
+    round: StudyState
+    claim: Hypothesis
+    finding: KnownFinding | None
+    """Its verdict, or why that does not follow; None before it is settled."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.study.id}/{self.round.round}/{self.claim.id}"
+
+    @property
+    def about(self) -> str:
+        return f"r{self.round.round}/{self.claim.id}"
+
+    @property
+    def design(self) -> Design:
+        assert self.round.design is not None
+        return self.round.design
+
+    @cached_property
+    def power(self) -> str:
+        """What the lock promises to see, and what its runs were to cost."""
+        requirements, promise, price = (
+            StatisticalRequirements.of(self.study.settings),
+            self.design.promise,
+            self.design.price,
+        )
+        effect = (
+            promise.effect if promise else self.claim.smallest_effect or requirements.min_effect(self.design.metric)
+        )
+        seen = format_difference(self.design.metric, effect)
+        power = promise.power if promise else requirements.power
+        return f"{price.runs} runs, about {format_seconds(price.total_s)}; power {power:.2g} at {seen}"
+
+    def fixed(self) -> dict[str, str]:
+        """Return what the command of its study said of files, which a study on the same question shares."""
+        words = [part for word in self.study.command or () for part in str(word).split("=", 1)]
+        return {_FIXED[word]: value for word, value in pairwise(words) if word in _FIXED}
+
+    def fields(self, lacks: str) -> dict[str, str]:
+        """Return the options of a study that asks it again with what it lacks; BadInput where a page cannot say it."""
+        claim, held = self.claim, self._held()
+        if claim.contrast or MODEL in claim.varied:
+            raise BadInput("expected a comparison that flags of a page say; name models or a contrast in a terminal")
+        steps = int(self.design.base_job["steps"])
+        if lacks == "longer" and "steps" not in claim.varied:
+            held["steps"] = str(2 * steps)
+        shape = "together" if claim.variable == CONFIGURATION else ""
+        shape = "interaction" if claim.moderator else "trend" if claim.ladder else shape
+        others = [name for name in environments() if name != self.design.environment]
+        requirements = StatisticalRequirements.of(self.study.settings)
+        varied = sorted(claim.varied.items(), key=lambda entry: entry[0] == claim.moderator)
+        effect = claim.smallest_effect or requirements.effect
+        compared = [f"{name}={','.join(self._value(name, value) for value in values)}" for name, values in varied]
+        return {
+            "vary": "\n".join(compared),
+            "held": "\n".join(f"{name}={value}" for name, value in held.items()), "shape": shape,
+            "env": others[0] if lacks == "environment" and others else self.design.environment,
+            "metric": requirements.metric.text if requirements.metric else "",
+            "effect": f"{effect:g}" if effect else "", "rounds": "1", "planner": "rules",
+            "budget": format_flag(float(self.study.settings["budget_s"])),
+        }  # fmt: skip
+
+    def _held(self) -> dict[str, str]:
+        """Return the settings that all arms shared and flags can say."""
+        found = {}
+        for name, value in ({} if self.finding is None else self.finding.conditions.fields).items():
+            try:
+                found[name] = value_text(field_value(name, cast(Scalar, value)))
+            except (DesignRefused, TypeError):
+                continue
+        return found
+
+    def _value(self, name: str, value: JsonValue) -> str:
+        source = self.design.code.get(str(value), "") if name in SLOTS else ""
+        if source and not is_expression(source):
+            raise BadInput(f"expected an expression as code of {name}; found a file: ask for it in a terminal")
+        return source or value_text(cast(Scalar, value))
+
+    def ways(self) -> Iterator[Way]:
+        """Yield the ways within its own study."""
+        state = self.study
+        over = "it is concluded, and its level is spent" if state.concluded_reason is not None else ""
+        stopped = "it is stopped" if state.stopped_reason is not None else ""
+        deaf = "" if state.asks_planner else "its planner are the rules, which read no notes"
+        last = "" if may_continue(state) else "it has no round left"
+        told = f"what its planner makes of it has a level of the next round's ledger; this round's lock: {self.power}"
+        yield Way("note", "a word to its planner, for the next round", (told,), over or stopped or deaf or last)
+        short = is_stopped_by_budget(state) and not over
+        collected = sum(run.status == "collected" for run in self.round.runs.values())
+        lines = (
+            (f"{collected} runs are collected; the whole lock: {self.power}", describe_resume(state)) if short else ()
+        )
+        yield Way(
+            "budget",
+            "a larger budget, to make what the lock asks for",
+            lines,
+            "" if short else over or "no budget stopped it",
+        )
+
+
+def find_evidence(site: Site, name: str) -> Evidence:
+    """Return a claim by STUDY/ROUND/CLAIM; HTTPException (404) where there is none."""
+    study, _, place = name.partition("/")
+    number, _, claim = place.partition("/")
+    state = site.state(study)
+    for each in state.rounds:
+        for known in each.design.hypotheses if each.design is not None and str(each.round) == number else ():
+            if known.id == claim:
+                verdict = each.verdict_on(claim) if each.is_settled(claim) else None
+                found = None if verdict is None else build_finding(each, known, verdict, site.folder(study))
+                return Evidence(state, each, known, found)
+    raise HTTPException(404, f"expected a claim under a lock, as STUDY/ROUND/CLAIM; found {name[:80]}")
+
+
+def count_studies(home: Home, log: EventLog, finding: KnownFinding) -> int:
+    """Return how many studies here judged these values by this metric in this environment."""
+    alike = (finding.compared, finding.conditions.environment)
+    every = load_findings(home, log).findings
+    return len(
+        {finding.study, *(each.study for each in every if (each.compared, each.conditions.environment) == alike)}
+    )
+
+
+def describe_result(evidence: Evidence) -> dict[str, Any]:
+    """Return what a claim came to, without any number where its verdict does not follow."""
+    finding = evidence.finding
+    if finding is None:
+        return {"verdict": "", "text": "it has no verdict yet"}
+    if finding.doubt or finding.estimate is None or finding.low is None or finding.high is None:
+        return {"verdict": finding.verdict, "text": finding.doubt}
+    span = f"{finding.estimate:+.4g} ({finding.level or 0:.2%}: {finding.low:+.4g} to {finding.high:+.4g})"
+    return {"verdict": finding.verdict, "text": f"{span}, {finding.n_control} + {finding.n_treatment} runs"}
