@@ -287,6 +287,12 @@ def test_what_code_leaves_in_place_of_numbers_is_not_told(
     assert analysis.try_code("s", UNISOLATED, list, "reward", SLOTS["reward"].built_in, "guess") == ""
 
 
+@pytest.mark.parametrize("source", ["= 1 / 0", "= 1e308 * 10", "= 0 ** -1"])
+def test_a_constant_that_is_no_finite_number_is_no_code(source: str) -> None:
+    with pytest.raises(DesignRefused, match=r"has no value|no finite number"):
+        SLOTS["advantage"].check(source)
+
+
 @pytest.mark.parametrize("slot", ["task_weights", "prompt", "agent"])
 def test_no_expression_stands_for_what_gives_no_number(slot: str) -> None:
     with pytest.raises(DesignRefused, match="found an expression"):
