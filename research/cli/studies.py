@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
@@ -209,7 +210,8 @@ def answer_json(entry: ApprovalAnswer) -> dict[str, Any]:
 def describe_resume(state: StudyState) -> str:
     """Say what makes more runs: a study whose budget is used up only concludes when it is resumed as it is."""
     resume = f"ajet study resume {state.id}"
-    more = format_flag(2 * state.budget_s)
+    named = re.search(r"--budget (\w+)", state.stopped_reason or "")  # so that a sentence has one budget
+    more = named[1] if named else format_flag(2 * state.budget_s)
     if state.budget_decision is None:
         planned = state.design is not None or state.noise_plan is not None or state.explorations
         if not planned and state.budget_amended < state.stopped_seq:
@@ -277,6 +279,8 @@ def show(name: Name = None, json: Json = False) -> None:
                 f"design{round_suffix(one_round)}  {arms}, {most}{len(design.seeds)} seeds each, locked as {lock}"
             )
             codes |= dict.fromkeys(design.code.items())
+        for issue in one_round.abandoned:
+            out.print(Text(f"repaired{round_suffix(one_round)}  {issue.describe()}"))
     for name, source in codes:
         digest = sha256(source.encode()).hexdigest()[:16]
         where = "an expression" if is_expression(source) else "Python; runs in containers only"
@@ -290,7 +294,8 @@ def show(name: Name = None, json: Json = False) -> None:
         for run in one_round.all_runs.values():
             values = (run.measurements.get(key) for key in (f"{split}/success/initial", f"{split}/success"))
             shown = (f"{value.value:.3f}" if value else "" for value in values)
-            about_run = (run.run_id, run.spec.arm, str(run.spec.seed), run.status, str(len(run.attempts)))
+            status = run.status if run.run_id in one_round.runs else "abandoned"
+            about_run = (run.run_id, run.spec.arm, str(run.spec.seed), status, str(len(run.attempts)))
             rows.append((*about_run, *shown, f"{run.seconds:.0f}", *((str(one_round.round),) if many else ())))
     out.print(make_table((*names, "round") if many else names, rows))
     for name, spent in planner_facts(state) if any(act.spent for act in state.planner_acts) else ():
@@ -323,6 +328,7 @@ def _details(state: StudyState) -> dict[str, Any]:
         "run_table": [
             {
                 **round_number(each), "run": run.run_id, "arm": run.spec.arm, "seed": run.spec.seed,
+                **({} if run.run_id in each.runs else {"abandoned": True}),
                 "status": run.status, "attempts": len(run.attempts), "seconds": run.seconds,
                 **{key: measurement.value for key, measurement in run.measurements.items()},
                 **wandb(run),

@@ -348,8 +348,8 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
 
 def _require_explorable(asked: ResearchOptions, wanted: RequestedComparison, parsed: ParsedTopic | None) -> None:
     """Raise BadInput for what makes no sense where one run of each arm is made and nothing is tested."""
-    named = {"rounds": (asked.rounds or 1) > 1, "extend-to": asked.extend_to, "mediator": asked.mediator}
-    if other := next((flag for flag, given in named.items() if given), None):
+    alone = {"rounds": (asked.rounds or 1) > 1, "extend-to": asked.extend_to, "mediator": asked.mediator}
+    if other := next((flag for flag, given in alone.items() if given), None):
         why = "as each arm has one run and nothing is tested"
         raise BadInput(f"expected --explore without --{other}, {why}; found both; leave one of the two out")
     if parsed is not None and parsed.confirm:
