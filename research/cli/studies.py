@@ -268,8 +268,7 @@ def show(name: Name = None, json: Json = False) -> None:
     # Topics and statements are people's and models' words: never read as markup.
     now = f", round {state.round} of at most {state.most_rounds}" if many else ""
     out.print(Text.assemble((state.id, "bold"), f"  {state.status}{now}"))
-    for line in render_opening(state):
-        out.print(line)
+    out.print(*render_opening(state), sep="\n")
     codes: dict[tuple[str, str], None] = {}  # a name may stand for another source in another round
     for one_round in state.rounds:
         if (design := one_round.design) is not None:

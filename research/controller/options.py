@@ -291,16 +291,9 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     effect = None if by_rules and metric is None else asked.effect  # whose range is known once the topic is read
     power = DEFAULT_POWER if asked.power is None else asked.power
     requirements = StatisticalRequirements(
-        effect,
-        power,
-        asked.looks,
-        asked.episodes,
-        metric,
-        asked.rounds,
-        asked.repairs,
-        asked.power is not None,
+        effect, power, asked.looks, asked.episodes, metric, asked.rounds, asked.repairs, asked.power is not None,
         asked.extend_to,
-    )
+    )  # fmt: skip
     hashes = Home.locate().models
     base = base_job(asked.job, asked.model_path, hashes, asked.backend)
     models = ComparedModels.load(list_model_folders(asked.vary), lambda said: model_folder(said, hashes))

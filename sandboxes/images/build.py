@@ -120,18 +120,10 @@ def python_in(engine: ContainerEngine, image: str, *arguments: str) -> Iterator[
     """Yield, then remove, a created container of the image's Python: for our code alone, as root, without network."""
     with wrap_errors(engine, f"running the Python of image {image[:19]}"):
         container = engine.client.containers.create(
-            image,
-            ["-S", "-B", *arguments],
-            entrypoint=["python3"],
-            environment={"PYTHONHASHSEED": "0"},
-            network_mode="none",
-            user="0:0",
-            cap_drop=["ALL"],
-            security_opt=["no-new-privileges"],
-            pids_limit=64,
-            working_dir="/",
-            labels=dict([BUILD_LABEL.split("=")]),
-        )
+            image, ["-S", "-B", *arguments], entrypoint=["python3"], environment={"PYTHONHASHSEED": "0"},
+            network_mode="none", user="0:0", cap_drop=["ALL"], security_opt=["no-new-privileges"], pids_limit=64,
+            working_dir="/", labels=dict([BUILD_LABEL.split("=")]),
+        )  # fmt: skip
         try:
             yield container
         finally:
