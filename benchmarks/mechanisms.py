@@ -16,7 +16,9 @@ looks, claims, plans and writes, by one that holds that entropy is all, and by a
 for language models. Where AJET_PLANNER_REPLAY names a folder of recordings, a file for each inquiry, the recorded model
 asks in those; they are made by `--planner recorded` with a folder in AJET_PLANNER_RECORD, the model's name in
 AJET_PLANNER_MODEL and its endpoint's variables. Scripts say what the tools can show, and nothing of what a model would
-find: the first was written by who planted the mechanisms.
+find: the first was written by who planted the mechanisms. Those in benchmarks/simlab/recorded/mechanisms are of a
+language model answered by hand, which had read the list above but neither the worlds' source nor which one it flew, and
+learned the result of an inquiry before the next. They fly again as long as prompts and worlds are those of the figures.
 
 Named is a mechanism where a verdict supports its lever, against a control that somebody uses, and finds that a mediator
 of it moved as it does: by verdict records alone. False is a difference that is not there or has the other sign, and a

@@ -47,6 +47,10 @@ def escape_control(text: str) -> str:
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text.replace("\r\n", "\n"))
 
 
+def escape_line(text: str) -> str:
+    return " ".join(escape_control(text).split())
+
+
 def last_lines(text: str, lines: int, most: int) -> str:
     """Return the end of `text` on one line of at most `most` characters; empty when there is none."""
     end = " | ".join(escape_control(text).strip().splitlines()[-lines:])

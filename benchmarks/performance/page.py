@@ -65,6 +65,7 @@ BENCHMARKS = (
     Benchmark("verdicts", "How often is a verdict wrong, by its rules alone?", 10),
     Benchmark("metric_verdicts", "And on other metrics than success?", 20),
     Benchmark("inquiries", "And over inquiries of twelve rounds?", 15),
+    Benchmark("mechanisms", "Who finds a planted mechanism, and who claims a false one?", 60),
     Benchmark("real_noise", "And on the noise of real trainings?", 1),
     Benchmark("runs_needed", "How many runs does a verdict need, beside the rules before?", 2),
     Benchmark("first_study", "How long does a first study take?", 6),

@@ -20,7 +20,7 @@ from research.cli.app import Json, answer, console, make_facts, make_table, prin
 from research.errors import BadInput
 from research.installation.servers import Server, connect_server
 from research.shown.tokens import LEVELS, facts, level_of, order_calls, prompt_lengths, token_text
-from sandboxes.spec import escape_control
+from sandboxes.spec import escape_line
 from swarm.client import SwarmClient
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
 
@@ -33,11 +33,11 @@ _PAGE_WIDTH = 140
 def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableType:
     """Return an episode for a terminal: facts, the tree of its calls with their tokens, a legend."""
     prompts = prompt_lengths(record.record)
-    tree = Tree(Text(f"episode {escape_control(record.id)}", style="bold"), guide_style="dim")
+    tree = Tree(Text(f"episode {escape_line(record.id)}", style="bold"), guide_style="dim")
     branches = [tree]
     for call, depth in order_calls(record.record):
         reward = "" if call.reward is None else f"reward {call.reward:.4g}"
-        earned = "   ".join(filter(None, (call.agent, reward)))
+        earned = "   ".join(filter(None, (escape_line(call.agent or ""), reward)))
         drift = {"fork": "bold yellow", "realign": "yellow"}.get(call.drift, "cyan")
         after = "" if call.parent is None else f" after {call.parent}"
         first, last = min(call.sampled.versions, default=None), max(call.sampled.versions, default=None)
@@ -46,7 +46,7 @@ def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableTy
         heading = Text.assemble(
             (f"call {call.index}", "bold"), (after, "dim"), "   ", (call.drift, drift), f"   {versions}",
             ("" if call.trained else "   not trained", "yellow"),
-            (f"   {escape_control(earned)}" if earned else "", "green"),
+            (f"   {earned}" if earned else "", "green"),
             (f"{counted}   log-prob {_format_mean(call.sampled.logprobs)}", "dim"),
         )  # fmt: skip
         branch = branches[depth].add(Group(heading, _spans(call, full)))
@@ -126,7 +126,7 @@ def episode_table(listed: EpisodeList) -> Table:
         ]
         for one in listed.episodes
     )  # fmt: skip
-    cells = ([Text(escape_control(str(cell))) for cell in row] for row in rows)
+    cells = ([Text(escape_line(str(cell))) for cell in row] for row in rows)
     return make_table(names, cells, right=_NUMBERS, wraps=names)
 
 

@@ -133,8 +133,7 @@ def show(name: Name = None, json: Json = False) -> None:
     # Topics and statements are people's and models' words: never read as markup.
     now = f", round {state.round} of at most {state.most_rounds}" if many else ""
     out.print(Text.assemble((state.id, "bold"), f"  {state.status}{now}"))
-    for line in render_opening(state):
-        out.print(line)
+    out.print(*render_opening(state), sep="\n")
     codes: dict[tuple[str, str], None] = {}  # a name may stand for another source in another round
     for one_round in state.rounds:
         if (design := one_round.design) is not None:
@@ -144,6 +143,8 @@ def show(name: Name = None, json: Json = False) -> None:
                 f"design{round_suffix(one_round)}  {arms}, {most}{len(design.seeds)} seeds each, locked as {lock}"
             )
             codes |= dict.fromkeys(design.code.items())
+        for issue in one_round.abandoned:
+            out.print(Text(f"repaired{round_suffix(one_round)}  {issue.describe()}"))
     for name, source in codes:
         digest = sha256(source.encode()).hexdigest()[:16]
         where = "an expression" if is_expression(source) else "Python; runs in containers only"
@@ -157,7 +158,8 @@ def show(name: Name = None, json: Json = False) -> None:
         for run in one_round.all_runs.values():
             values = (run.measurements.get(key) for key in (f"{split}/success/initial", f"{split}/success"))
             shown = (f"{value.value:.3f}" if value else "" for value in values)
-            about_run = (run.run_id, run.spec.arm, str(run.spec.seed), run.status, str(len(run.attempts)))
+            status = run.status if run.run_id in one_round.runs else "abandoned"
+            about_run = (run.run_id, run.spec.arm, str(run.spec.seed), status, str(len(run.attempts)))
             rows.append((*about_run, *shown, f"{run.seconds:.0f}", *((str(one_round.round),) if many else ())))
     out.print(make_table((*names, "round") if many else names, rows))
     for name, spent in planner_facts(state) if any(act.spent for act in state.planner_acts) else ():

@@ -25,7 +25,7 @@ from rich.text import Text
 from research.cli.app import console, make_table, print_json
 from research.installation.servers import Server, connect_server
 from research.text import format_seconds
-from sandboxes.spec import escape_control
+from sandboxes.spec import escape_control, escape_line
 from swarm.client import SwarmClient
 from swarm.errors import Unreachable
 from swarm.snapshot import Snapshot, StepRecord, describe_side_conversations
@@ -163,7 +163,7 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
     waits = [wait.text for wait in snapshot.waits]
     more_waits = f"; and {len(waits) - _MOST_WAITS} more" if len(waits) > _MOST_WAITS else ""
     episodes = f"{status.open_episodes} open, {status.collected_episodes} of {status.needed_episodes} collected"
-    last = escape_control(snapshot.refusal or NOTHING)
+    last = escape_line(snapshot.refusal or NOTHING)
     skipped = [
         f"{escape_control(task)!r} {times} times" for task, times in list(snapshot.skipped_tasks.items())[-_MOST_DROPS:]
     ]
@@ -251,10 +251,6 @@ def _line(*parts: str | tuple[str, str]) -> Text:
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
-def _clean(text: str) -> str:
-    return " ".join(escape_control(text).split())
-
-
 def _head(frame: TopFrame) -> Iterator[Text]:
     snapshot, status = frame.snapshot, frame.snapshot.status
     at = time.strftime("%H:%M:%S", time.localtime(snapshot.at))
@@ -269,7 +265,7 @@ def _head(frame: TopFrame) -> Iterator[Text]:
     waits = [(wait.text, "yellow") for wait in snapshot.waits[:4]] or [("nothing", "")]
     rows[3:3] = [("" if number else "waits for", text, style) for number, (text, style) in enumerate(waits)]
     for name, text, style in rows:
-        yield _line((f"{name:<{_NAME}} ", "dim"), (_clean(text), style))
+        yield _line((f"{name:<{_NAME}} ", "dim"), (escape_line(text), style))
 
 
 def _curves(frame: TopFrame, width: int) -> Iterator[Text]:
@@ -317,7 +313,7 @@ def _tables(snapshot: Snapshot) -> Iterator[RenderableType]:
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], left_out: int) -> Iterator[RenderableType]:
     if rows:
-        cells = ([Text(_clean(cell)[:_LONGEST_CELL]) for cell in row] for row in rows)
+        cells = ([Text(escape_line(cell)[:_LONGEST_CELL]) for cell in row] for row in rows)
         yield make_table(header, cells, right=header[1:] if header[0] != "last drops" else (), wraps=header[:1])
     if left_out:
         yield _line((f"and {left_out} more", "dim"))

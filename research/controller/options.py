@@ -277,16 +277,9 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     effect = None if by_rules and metric is None else asked.effect  # whose range is known once the topic is read
     power = DEFAULT_POWER if asked.power is None else asked.power
     requirements = StatisticalRequirements(
-        effect,
-        power,
-        asked.looks,
-        asked.episodes,
-        metric,
-        asked.rounds,
-        asked.repairs,
-        asked.power is not None,
+        effect, power, asked.looks, asked.episodes, metric, asked.rounds, asked.repairs, asked.power is not None,
         asked.extend_to,
-    )
+    )  # fmt: skip
     hashes = Home.locate().models
     base = base_job(asked.job, asked.model_path, hashes, asked.backend)
     models = ComparedModels.load(list_model_folders(asked.vary), lambda said: model_folder(said, hashes))
@@ -323,6 +316,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     question = resolve_topic(asked.topic, comparison)
     if comparison.vary and requirements.metric is not None:
         question = f"{question} --metric {requirements.metric.text}"
+    question += f" --extend-to {asked.extend_to}" if comparison.vary and asked.extend_to is not None else ""
     return StudyRequest(
         question, asked.planner, asked.planner_model, seconds, asked.max_runs, requirements=requirements,
         requested=comparison, parsed=parsed, base=base, approve=approve, explore=asked.explore,
@@ -333,13 +327,10 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
 
 def _require_explorable(asked: ResearchOptions, wanted: RequestedComparison, parsed: ParsedTopic | None) -> None:
     """Raise BadInput for what makes no sense where one run of each arm is made and nothing is tested."""
-    if (asked.rounds or 1) > 1:
-        raise BadInput(
-            "expected --explore without --rounds, as it asks nothing after what it shows; found --rounds "
-            f"{asked.rounds}; leave one of the two out"
-        )
-    if asked.extend_to is not None:
-        raise BadInput("expected --explore without --extend-to, as each arm has one run; found both; leave one out")
+    alone = {"rounds": (asked.rounds or 1) > 1, "extend-to": asked.extend_to, "mediator": asked.mediator}
+    if other := next((flag for flag, given in alone.items() if given), None):
+        why = "as each arm has one run and nothing is tested"
+        raise BadInput(f"expected --explore without --{other}, {why}; found both; leave one of the two out")
     if parsed is not None and parsed.confirm:
         most = 2 if len(parsed.vary) > 1 else 4  # a design has four arms
         some = {name: tuple(values)[:most] for name, values in parsed.vary.items()}

@@ -77,8 +77,9 @@ class StudyProgress:
 
 
 def progress_of(state: StudyState) -> StudyProgress:
-    done = sum(is_over(run) for run in state.runs.values())
-    before = sum(is_over(run) for run in state.every_run.values()) - done
+    began = {name: bool(run.attempts) and is_over(run) for name, run in state.every_run.items()}
+    done = sum(map(began.__getitem__, state.runs))
+    before = sum(began.values()) - done
     concluded = state.concluded_reason is not None
     design, noise = state.design, state.noise_plan
     most: int | None = None

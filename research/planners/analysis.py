@@ -27,7 +27,7 @@ from sandboxes.spec import Limits, last_lines
 from studies.records.base import canonical
 from studies.records.design import is_expression
 from studies.records.verdict import ANALYSE, AnalysisResult, Plain, Source
-from swarm.environments.play import try_recorded
+from swarm.environments.play import MOST_RECORDED, try_recorded
 from swarm.environments.user_code import RewardFailed
 
 MOST_ANALYSES: Final = 3
@@ -134,14 +134,16 @@ def try_code(
             given = asyncio.run(try_recorded(slot, source, plays))
         else:
             tried = ("python3", "-c", _TRIAL, slot, f"/input/{slot}.py", environment)
-            files = {f"{slot}.py": source.encode(), "recorded.json": canonical(plays).encode()}
+            recorded = data if len(data := json.dumps(plays).encode()) <= MOST_INPUT else b"[]"
+            files = {f"{slot}.py": source.encode(), "recorded.json": recorded}
             handle = _run(files, tried, study, "example", isolation)
             ended, logs = handle.wait(), handle.logs()
             if ended is not None and ended.reason in ("error", "timeout", "out_of_memory"):  # else not the code's doing
                 raise RewardFailed(f"it ended by {ended.reason}: {last_lines(logs, 2, 400)}")
             given = json.loads(handle.results()["result.json"].read_bytes())
         count, low, high = map(float, given)
-        return f"{slot}: tried on {count:.0f} recorded plays: {_GIVES[slot]} {low:.4g} to {high:.4g}"
+        where = f"{count:g} recorded plays (of the newest {MOST_RECORDED} at most)"
+        return f"{slot}: tried on {where}: {_GIVES[slot]} {low:.4g} to {high:.4g}"
     except RewardFailed as error:
         raise DesignRefused(f"code: tried in {environment}, {sanitize_line(str(error), 430)}") from error
     except (NotReady, SandboxError, LookupError, ValueError, TypeError, ArithmeticError, RecursionError):  # no numbers

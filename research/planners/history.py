@@ -89,8 +89,13 @@ class Notebook:
 
     def find_conflict(self, side_action: SideAction) -> str | None:
         """Return why something cannot be written down, in one line for a planner; None for what can."""
-        if isinstance(side_action, Plan):
-            return None  # each stands beside those before it
+        if isinstance(side_action, Plan):  # each stands beside those before it
+            names = [*dict.fromkeys(node.id for node in (*side_action.nodes, *(entry.node for entry in self.plan)))]
+            for node in side_action.nodes:
+                follow = {node.if_supported, node.if_refuted, node.if_equivalent, node.if_unknown}
+                if stray := sorted(follow - {"", *names}):
+                    return f"{node.id}: expected branches to {', '.join(names)} or none; found {stray[0][:40]!r}"
+            return None
         if not isinstance(side_action, Revise):
             kind, place = ("note", "your notebook holds") if isinstance(side_action, Note) else ("ask", "was asked")
             old = any((note.kind, note.text) == (kind, side_action.text) for note in self.notes)

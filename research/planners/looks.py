@@ -46,7 +46,7 @@ from studies import RunState, StudyState
 from studies.records.statements import model_name
 from swarm.environments.base import Environment, Message, PlainEnvironment, Task, Tool, said
 from swarm.environments.custom import CustomEnvironment
-from swarm.environments.play import MOST_TRIED, format_message
+from swarm.environments.play import MOST_RECORDED, format_message
 from swarm.environments.registry import environments
 from swarm.errors import InvalidRequest
 from swarm.job import KNOB, Job, PathModel
@@ -345,19 +345,26 @@ def _estimate_pass(parts: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]
 
 
 def collect_recorded(state: StudyState, folder: Path, environment: str) -> list[dict[str, Any]]:
-    """Return plays of search tasks in an environment as `try_recorded` takes them, of as few runs as have enough."""
-    plays = list[dict[str, Any]]()
+    """Return plays of search tasks as `try_recorded` takes them, MOST_RECORDED at most: groups of what one policy made
+    of one task, whole, those of the newest evaluation first, and of it those whose words were kept."""
+    plays, own = list[dict[str, Any]](), environments()[environment]
     for _, run in reversed(list(list_runs(state))):
-        played = run.collected and (run.spec.metric.split, run.spec.environment)
-        if played != ("search", environment) or sum(bool(play["messages"]) for play in plays) >= MOST_TRIED:
+        if not run.collected or (run.spec.metric.split, run.spec.environment) != ("search", environment):
             continue
         with suppress(ToolError, InvalidRequest):  # files that are gone or are not as they were
-            tasks = {task.id: dict(task.data) for task in environments()[environment].tasks("search")}
+            tasks = {task.id: dict(task.data) for task in own.tasks("search")}
             for part in reversed(list_parts(folder, run)):
                 words = {(said["task_id"], 0): said["messages"] for said in part.get("transcripts", ())}
+                groups = dict[str, list[dict[str, Any]]]()
                 for play in part["episodes"]:
-                    if (task := play["task_id"]) in tasks and not play.get("failed"):
-                        plays.append({**play, "data": tasks[task], "messages": words.get((task, play["sample"]), [])})
+                    known = not play.get("failed") and own.facts.keys() <= play.get("facts", {}).keys()
+                    if known and (task := play["task_id"]) in tasks:  # older ones may lack facts
+                        kept = words.get((task, play["sample"]), [])
+                        groups.setdefault(task, []).append({**play, "data": tasks[task], "messages": kept})
+                for group in sorted(groups.values(), key=lambda group: not any(play["messages"] for play in group)):
+                    if plays and len(plays) + len(group) > MOST_RECORDED:
+                        return plays
+                    plays += group[:MOST_RECORDED]
     return plays
 
 

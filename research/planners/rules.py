@@ -191,7 +191,8 @@ class _TopicPlan:
     def describe_assumptions(self) -> str:
         context, plan, notes = self._context, self._plan, list[str]()
         if not context.wanted.vary and context.campaign is None:
-            notes.append(f"Understood as: {self.parsed.command(context.wanted)}.")
+            longer = f" --extend-to {context.extend_to}" if context.extend_to else ""
+            notes.append(f"Understood as: {self.parsed.command(context.wanted)}{longer}.")
         if self.parsed.environment is None:
             title = next((facts.title for facts in context.environments if facts.name == self._environment), "")
             notes.append(f"No environment is named; {self._environment} ({title}) is played.")

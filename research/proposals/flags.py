@@ -61,15 +61,9 @@ class RequestedComparison:
 
     @classmethod
     def parse(
-        cls,
-        vary: Sequence[str],
-        held: Sequence[str],
-        base: Job | None = None,
-        models: ComparedModels = NO_MODELS,
-        shape: str | None = None,
-        mediators: Sequence[str] = (),
-        evaluate: str = "control",
-    ) -> Self:
+        cls, vary: Sequence[str], held: Sequence[str], base: Job | None = None, models: ComparedModels = NO_MODELS,
+        shape: str | None = None, mediators: Sequence[str] = (), evaluate: str = "control",
+    ) -> Self:  # fmt: skip
         """Return what flags say over a `base` job; raise BadTopic or DesignRefused for what no study can have."""
         code: dict[str, tuple[str, str]] = {}
         split = [_split(entry, _VARY) for entry in vary]
@@ -142,9 +136,7 @@ class RequestedComparison:
         shape = [f"--as {self.shape}"] if self.shape != "apart" else []
         held = [f"--set {name}={value_text(value)}" for name, value in self.held.items()]
         place = [f"--env {shlex.quote(self.environment)}"] if self.environment else []
-        evaluated = [
-            f"--evaluate {word}" for word, apart in _EVALUATE.items() if apart and apart == self.evaluate_apart
-        ]
+        evaluated = [f"--evaluate {word}" for word, at in _EVALUATE.items() if at and at == self.evaluate_apart]
         acting = [f"--mediator {shlex.quote(f'{metric}={way}')}" for metric, way in self.mediators]
         return " ".join([*vary, *shape, *held, *place, *acting, *evaluated])
 

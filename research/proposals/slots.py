@@ -51,9 +51,9 @@ class CodeSlot:
         if not self.names:
             raise DesignRefused(f"code: expected {self.signature}; found an expression, which {self.name} cannot be")
         try:
-            Expression(source)
-        except InvalidRequest as error:
-            raise DesignRefused(f"code: {error.message}") from error
+            _ = (expression := Expression(source)).names or expression({})  # a number that is none
+        except (InvalidRequest, ValueError) as error:
+            raise DesignRefused(f"code: {error}") from error
         return source
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -116,7 +117,8 @@ def answer_json(entry: ApprovalAnswer) -> dict[str, Any]:
 def describe_resume(state: StudyState) -> str:
     """Say what makes more runs: a study whose budget is used up only concludes when it is resumed as it is."""
     resume = f"ajet study resume {state.id}"
-    more = format_flag(2 * state.budget_s)
+    named = re.search(r"--budget (\w+)", state.stopped_reason or "")  # so that a sentence has one budget
+    more = named[1] if named else format_flag(2 * state.budget_s)
     if state.budget_decision is None:
         planned = state.design is not None or state.noise_plan is not None or state.explorations
         if not planned and state.budget_amended < state.stopped_seq:

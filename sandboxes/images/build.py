@@ -120,18 +120,10 @@ def python_in(engine: ContainerEngine, image: str, *arguments: str) -> Iterator[
     """Yield, then remove, a created container of the image's Python: for our code alone, as root, without network."""
     with wrap_errors(engine, f"running the Python of image {image[:19]}"):
         container = engine.client.containers.create(
-            image,
-            ["-S", "-B", *arguments],
-            entrypoint=["python3"],
-            environment={"PYTHONHASHSEED": "0"},
-            network_mode="none",
-            user="0:0",
-            cap_drop=["ALL"],
-            security_opt=["no-new-privileges"],
-            pids_limit=64,
-            working_dir="/",
-            labels=dict([BUILD_LABEL.split("=")]),
-        )
+            image, ["-S", "-B", *arguments], entrypoint=["python3"], environment={"PYTHONHASHSEED": "0"},
+            network_mode="none", user="0:0", cap_drop=["ALL"], security_opt=["no-new-privileges"], pids_limit=64,
+            working_dir="/", labels=dict([BUILD_LABEL.split("=")]),
+        )  # fmt: skip
         try:
             yield container
         finally:
@@ -331,7 +323,8 @@ def client_image(
 
 
 def build(engine: ContainerEngine, files: Tree, below: str, tag: str, labels: Mapping[str, str]) -> str:
-    """Build an image that adds files, by path from its root, to the image `below`, by a copy alone; return its id."""
+    """Build an image that adds files, by path from its root, to the image `below`, by a copy alone; return the id that
+    the tag has then: of two builds at once that of the first to end."""
     from docker.errors import BuildError
 
     tree = {**prefix_paths("files", {**files, **WORKSPACE}), "Dockerfile": DOCKERFILE.read_bytes()}
@@ -339,12 +332,14 @@ def build(engine: ContainerEngine, files: Tree, below: str, tag: str, labels: Ma
     try:
         with wrap_errors(engine, f"building image {tag} over {below}"):
             image, _ = engine.client.images.build(
-                fileobj=io.BytesIO(context), custom_context=True, tag=tag, buildargs={"BASE_IMAGE": below},
+                fileobj=io.BytesIO(context), custom_context=True, buildargs={"BASE_IMAGE": below},
                 labels=dict(labels), network_mode="none", rm=True, forcerm=True, timeout=BUILD_TIMEOUT_S,
             )  # fmt: skip
+            if (first := identity(engine, tag)) is None:
+                image.tag(*tag.rsplit(":", 1))
     except BuildError as error:
         raise SandboxError(f"the engine at {engine.host} could not build {tag} over {below}: {error}") from error
-    return str(image.id)
+    return first or str(image.id)
 
 
 def _packages_image(engine: ContainerEngine, base: BaseImage, pins: tuple[str, ...], note: Note) -> str:

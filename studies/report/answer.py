@@ -236,8 +236,8 @@ def score_plan(state: StudyState) -> tuple[NodeOutcome, ...]:
 def _find_node(state: StudyState, asked: StudyState, plans: list[PlannerNote]) -> PlanNode | None:
     turns = (act for act in reversed(state.planner_acts) if act.turn.startswith(f"{asked.round}/propose/"))
     name = next((act.node for act in turns if act.action in ("propose", "replicate")), "")
-    before = [plan for plan in plans if asked.locked is not None and plan.seq < asked.locked.seq]
-    return next((node for node in (before[-1].nodes if before else ()) if node.id == name), None)
+    before = [plan for plan in reversed(plans) if asked.locked is not None and plan.seq < asked.locked.seq]
+    return next((node for plan in before for node in plan.nodes if node.id == name), None)
 
 
 def plan_section(state: StudyState) -> Block | None:

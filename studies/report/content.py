@@ -398,7 +398,7 @@ def _appendix(state: StudyState, evidence: Mapping[int, Evidence]) -> Block | No
             "Every run",
             Text(tables.count_runs(state.every_run.values())),
             tables.run_table(state),
-            section("Files and their hashes", tables.file_table(evidence.values())),
+            section("Files and their hashes", tables.file_table(state)),
             section("Copies at Weights & Biases", copies, copied) if copied else None,
             id="runs",
         ),

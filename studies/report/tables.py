@@ -246,10 +246,11 @@ def count_runs(runs: Iterable[RunState]) -> str:
     )
 
 
-def file_table(evidence: Iterable[Evidence]) -> Table | None:
-    files = ((run_id, *file) for each in evidence for run_id, run in each.runs.items() for file in run.files)
-    looks = ("mono", "mono long", "mono long")
-    return table(("Run", "File", "sha256"), (tuple(map(Cell, file, looks)) for file in files))
+def file_table(state: StudyState) -> Table | None:
+    runs = (run for each in state.every_round for run in each.all_runs.values() if run.status == "collected")
+    kept = ((run.run_id, run.collected[name]) for run in runs if run.collected for name in ("snapshot", "evaluation"))
+    files = ((run_id, file["path"], file["sha256"]) for run_id, file in kept)
+    return table(("Run", "File", "sha256"), (tuple(map(Cell, file, ("mono", *["mono long"] * 2))) for file in files))
 
 
 def copy_table(state: StudyState) -> Table | None:

@@ -381,9 +381,10 @@ async def try_slot(slot: str, place: str, name: str) -> None:
             chat_messages(await call_slot(slot, function, opening), slot)
 
 
+MOST_RECORDED: Final = 256
 MOST_TRIED: Final = 32
 TRIAL_S: Final = 20.0
-"""Recorded plays that a reward or a prompt is tried on, and seconds after which it is tried on no further one."""
+"""Recorded plays that code is tried on, of these those of a reward or a prompt, and seconds after which no other is."""
 
 
 async def try_recorded(slot: str, place: str, plays: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -16,9 +18,11 @@ from sandboxes.images.build import (
     DOCKERFILE,
     WORKSPACE,
     Image,
+    build,
     client_image,
     closure,
     derive_image,
+    identity,
     inspect,
     parse,
     prefix_paths,
@@ -107,6 +111,20 @@ def test_equal_content_makes_equal_layers_whenever_it_is_built(image: Image, eng
         layers.append(built.attrs["RootFS"]["Layers"])
         engine.client.images.remove(built.id)
     assert layers[0] == layers[1]
+
+
+def test_of_two_builds_of_one_image_at_once_both_give_that_of_the_first_to_end(
+    image: Image, engine: ContainerEngine
+) -> None:
+    def make(number: int) -> str:
+        together.wait()
+        return build(engine, {"opt/a": b"a"}, image.base, "ajet-test-two:1", {"of": str(number)})
+
+    together = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        made = set(pool.map(make, range(2)))
+    assert made == {identity(engine, "ajet-test-two:1")}
+    engine.client.images.remove("ajet-test-two:1")
 
 
 def test_a_changed_source_is_a_new_image_on_old_packages(image: Image, engine: ContainerEngine, tmp_path: Path) -> None:

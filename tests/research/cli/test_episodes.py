@@ -32,6 +32,12 @@ def test_nothing_in_a_token_moves_the_cursor_or_hides() -> None:
     assert ("\x1b" in drawn(hostile), "[red]\\x1b[2J" in drawn(hostile)) == (False, True)
 
 
+def test_a_value_stands_in_one_line() -> None:
+    told = call(0, None, "start", "Lyon").model_copy(update={"agent": "sol\nver"})
+    seen = drawn(episode(told, task_id="a\nstate  done\tb", owner="me\r\nyou"))
+    assert [line for line in ("a state done b", "me you", "   sol ver") if line not in seen] == []
+
+
 def test_the_screen_shows_branches_cuts_sums_and_a_legend() -> None:
     seen = drawn(BRANCHED)
     for words in (

@@ -117,6 +117,8 @@ def judged(study: Synthetic) -> None:
                      id="no run left"),
         pytest.param(None, None, LACKED, (f"plan again with: {RESUME}; where time",
                      f"study amend {STUDY} --budget 30m"), "runs:", id="no plan"),
+        pytest.param(None, None, f"{LACKED}; use --budget 20m (ajet study amend)",
+                     (f"study amend {STUDY} --budget 20m",), "30m", id="no plan, which says the budget"),
     ],
 )  # fmt: skip
 def test_what_is_advised_follows_from_what_stopped_a_study_and_what_more_time_would_buy(

@@ -180,6 +180,7 @@ def test_a_mediator_may_be_a_fact_of_some_steps_where_the_claims_metric_is_evalu
     assert_refused(WISH, acting(name), "take fact:guesses", "--metric area", **means(0.06))
     assert_refused(WISH, acting("fact:guesses:first1"), "steps that tell guesses", "10 steps that do, 4 to 40", **area)
     assert_refused(WISH, acting("logged:actor/entropy:mean:900-999:0..1"), "that tell actor/entropy", **means(0.06))
+    assert_refused(WISH, acting("logged:actor/entropy:first99:0..1"), "found 40 steps that do", **means(0.06))
     draw = itertools.count(1).__next__
     metric = compile_design("q", acting(name), WISH, draw_seed=draw, **area).metric
     assert metric.beside[name].schedule == metric.schedule is not None

@@ -23,9 +23,11 @@ from research.planners.history import (
     RoundFacts,
     sanitize_line,
 )
-from research.proposals.actions import AskUser, Note, Replicate, Revise
+from research.proposals.actions import AskUser, Note, Plan, Replicate, Revise
 from studies.log.entries import PlannerNote
 from studies.records.alpha import AlphaLedgers, RoundOutcome
+from studies.records.procedure import PlanNode
+from studies.report.answer import NodeOutcome
 from tests.golden import assert_golden
 from tests.research.designs import claim, design
 from tests.research.factories import make_verdict
@@ -147,6 +149,13 @@ def test_what_cannot_be_written_down_is_refused_with_a_reason(aside: Note | Revi
     assert re.search(told, str(BOOK.find_conflict(aside)))
     for new in (Revise(about="idea-3", text="Narrower still.", reason="x"), Note(text="New."), AskUser(text="Idea 3.")):
         assert BOOK.find_conflict(new) is None
+
+
+def test_a_branch_leads_to_a_question_of_the_plan_or_of_the_one_before_it() -> None:
+    old = Notebook(plan=(NodeOutcome(PlanNode(id="old", question="Asked?"), 1),))
+    for book, branch, told in ((old, "old", None), (old, "new", None), (BOOK, "old", "to new or none; found 'old'")):
+        node = PlanNode(id="new", question="What now?", if_supported=branch)
+        assert str(told) in str(book.find_conflict(Plan(nodes=(node,), text="Why.")))
 
 
 def test_ideas_are_shown_as_they_stand_now() -> None:

@@ -72,7 +72,7 @@ def test_code_is_tried_on_search_plays_alone_the_newest_first(landed: Landed, mo
     (one, other, *_), (hidden, *_) = (get_environment("guess").tasks(split) for split in ("search", "hidden"))
 
     def part(task: str, sample: int, **more: Any) -> dict[str, Any]:
-        play = {"task_id": task, "sample": sample, "reward": 0.5, "success": True, **more}
+        play = {"task_id": task, "sample": sample, "reward": 0.5, "success": True, "facts": {"tries": 1.0}, **more}
         said = {"task_id": task, "messages": [{"role": "user", "content": "Guess."}]}
         return {"episodes": [play], "transcripts": [said]}
 
@@ -89,14 +89,23 @@ def test_code_is_tried_on_search_plays_alone_the_newest_first(landed: Landed, mo
         run("search", "guess", part(one.id, 0), part(other.id, 1)), run("hidden", "guess", part(one.id, 0)),
         run("search", "market", part(one.id, 0)), run("search", "guess"), run("search", "guess", "gone"),
         run("search", "guess", part(hidden.id, 0), part(other.id, 0), part(one.id, 0, failed="no answer")),
+        run("search", "guess", part(one.id, 0, facts={})),
     ]  # fmt: skip
+    monkeypatch.setattr(type(get_environment("guess")), "facts", {"tries": (1, 0)})
     monkeypatch.setattr(looks, "list_runs", lambda state: runs)
     monkeypatch.setattr(looks, "list_parts", parts)
     found = collect_recorded(landed.state, landed.folder, "guess")
     told = [(play["task_id"], play["sample"], len(play["messages"]), play["data"]) for play in found]
     assert told == [(other.id, 0, 1, other.data), (other.id, 1, 0, other.data), (one.id, 0, 1, one.data)]
-    monkeypatch.setattr(looks, "MOST_TRIED", 1)
-    assert [play["task_id"] for play in collect_recorded(landed.state, landed.folder, "guess")] == [other.id]
+    group = [part(one.id, sample)["episodes"][0] for sample in range(3)]
+    runs[:] = [run("search", "guess", {"episodes": [*group, *part(other.id, 0)["episodes"]]}), *runs[:1]]
+    for most, newest in (
+        (2, [other.id, one.id]),
+        (4, [other.id, one.id]),
+        (6, [other.id, one.id, *[one.id] * 3, other.id]),
+    ):
+        monkeypatch.setattr(looks, "MOST_RECORDED", most)  # of a group all or nothing
+        assert [play["task_id"] for play in collect_recorded(landed.state, landed.folder, "guess")] == newest
 
 
 @pytest.mark.slow

@@ -153,6 +153,12 @@ def test_an_effect_is_one_of_the_metric_that_the_topic_asks_for() -> None:
         make_request(ResearchOptions(topic="group size 4 vs 16", effect=728), print)
 
 
+def test_what_is_asked_by_flags_says_how_long_runs_may_become() -> None:
+    asked = ResearchOptions(vary=["group_size=4,16"], env="guess", metric=["success"], extend_to=90)
+    told = "--vary group_size=4,16 --env guess --metric success --extend-to 90"
+    assert make_request(asked, lambda line: None).topic == told
+
+
 def test_fewer_runs_than_any_study_has_are_refused_wherever_they_are_said() -> None:
     with pytest.raises(BadInput, match="--max-runs: expected at least 4; found 3"):
         make_request(ResearchOptions(topic="group size 4 vs 16", max_runs=3), lambda line: None)
@@ -163,6 +169,8 @@ def test_fewer_runs_than_any_study_has_are_refused_wherever_they_are_said() -> N
     [
         ("best learning rate on guess", {}, "--vary learning_rate=0.0003,0.001,0.003 --env guess --explore"),
         ("group size 4 vs 16", {"rounds": 3}, "--explore without --rounds"),
+        ("group size 4 vs 16", {"extend_to": 90}, "--explore without --extend-to"),
+        ("group size 4 vs 16", {"mediator": ["logged:actor/entropy:last=increase"]}, "--explore without --mediator"),
     ],
 )
 def test_what_makes_no_sense_where_nothing_is_tested_is_refused(topic: str, more: dict[str, Any], told: str) -> None:

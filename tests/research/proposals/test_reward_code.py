@@ -228,6 +228,7 @@ PLAYED = [
      "messages": [{"role": "user", "content": "Guess."}, {"role": "assistant", "content": "7"}]}
     for task in "ab" for reward in (1.0, 0.0)
 ]  # fmt: skip
+TRIED = "tried on 4 recorded plays (of the newest 256 at most)"
 
 
 def test_an_expression_is_tried_on_recorded_plays_without_a_container() -> None:
@@ -239,17 +240,20 @@ def test_an_expression_is_tried_on_recorded_plays_without_a_container() -> None:
         assert asked == [] if any(blind) else ["guess"]
         return told
 
-    assert attempt("reward", "= reward - 0.1 * turns") == "reward: tried on 4 recorded plays: rewards -0.1 to 0.9"
-    assert attempt("advantage", "= reward - mean") == "advantage: tried on 4 recorded plays: advantages -0.5 to 0.5"
+    assert attempt("reward", "= reward - 0.1 * turns") == f"reward: {TRIED}: rewards -0.1 to 0.9"
+    assert attempt("advantage", "= reward - mean") == f"advantage: {TRIED}: advantages -0.5 to 0.5"
     assert attempt("reward", "= 1 / reward", True) == ""
     with pytest.raises(DesignRefused, match="code: tried in guess, on recorded play 2: the reward function raised"):
         attempt("reward", "= 1 / reward")
+    with pytest.raises(DesignRefused, match=r"on recorded play 1: .* is inf, and no finite number"):
+        attempt("reward", "= 1e308 * 10 * turns")
     assert attempt("reward", SLOTS["reward"].built_in) == ""  # no container can be had
 
 
 @pytest.mark.parametrize(("body", "told"), [
-    ("return 2 * outcome['reward']", "reward: tried on 4 recorded plays: rewards 0 to 2"),
+    ("return 2 * outcome['reward']", f"reward: {TRIED}: rewards 0 to 2"),
     ("return 1 / (outcome['reward'] * len(messages) - 2)", "on recorded play 1: the reward function raised Zero"),
+    ("return outcome['facts'].get('guesses', 0.0)", "on recorded play 1: expected .* a finite number, found nan"),
     ("import os; os._exit(0)", ""),
 ])  # fmt: skip
 def test_python_is_tried_on_recorded_plays_where_its_container_is(
@@ -266,8 +270,9 @@ def test_python_is_tried_on_recorded_plays_where_its_container_is(
 
     monkeypatch.setattr(analysis, "_run", run)
     source = f"def reward(task, messages, outcome):\n    {body}\n"
+    plays = [play | {"facts": {"guesses": float("nan")}} for play in PLAYED]
     with pytest.raises(DesignRefused, match=told) if "recorded play 1" in told else nullcontext():
-        assert analysis.try_code("s", UNISOLATED, lambda name: PLAYED, "reward", source, "guess") == told
+        assert analysis.try_code("s", UNISOLATED, lambda name: plays, "reward", source, "guess") == told
 
 
 @pytest.mark.parametrize(
@@ -280,6 +285,12 @@ def test_what_code_leaves_in_place_of_numbers_is_not_told(
     ended = SimpleNamespace(wait=lambda: Exit("finished", 0), logs=str, results=lambda: {"result.json": left})
     monkeypatch.setattr(analysis, "_run", lambda *_: ended)
     assert analysis.try_code("s", UNISOLATED, list, "reward", SLOTS["reward"].built_in, "guess") == ""
+
+
+@pytest.mark.parametrize("source", ["= 1 / 0", "= 1e308 * 10", "= 0 ** -1"])
+def test_a_constant_that_is_no_finite_number_is_no_code(source: str) -> None:
+    with pytest.raises(DesignRefused, match=r"has no value|no finite number"):
+        SLOTS["advantage"].check(source)
 
 
 @pytest.mark.parametrize("slot", ["task_weights", "prompt", "agent"])

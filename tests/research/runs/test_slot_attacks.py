@@ -127,7 +127,7 @@ def test_code_is_tried_in_a_container_before_anything_is_locked(
     words = [{"role": "user", "content": "Guess."}, {"role": "assistant", "content": "7"}]
     play = {"task_id": "a", "sample": 0, "reward": 0.5, "success": False, "data": {}, "messages": words}
     attempt = partial(try_code, "s1", Isolation(found, docker_sandbox), lambda name: [play])
-    assert attempt("reward", written("reward"), "guess") == "reward: tried on 1 recorded plays: rewards 0.5 to 0.5"
+    assert attempt("reward", written("reward"), "guess").endswith(": rewards 0.5 to 0.5")
     attempt("reward", written("reward", WALLS), "guess")
     attempt("agent", written("agent"), "guess")
     for slot, body, said in (

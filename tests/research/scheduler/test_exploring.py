@@ -214,7 +214,7 @@ def test_code_is_tried_on_what_an_exploration_recorded_which_the_planner_and_the
     result = fly(replace(flight(planner=lambda clock: coder, report=True, alter=spoken), asks={"rounds": 1}))
     assert (result.state.status, result.refused) == ("concluded", None)
     assert re.search(r"tried in arith, on recorded plays 1 to \d+: .* has no value", shown[0])
-    assert re.fullmatch(r"advantage: tried on \d+ recorded plays: advantages -\S+ to 0\.\d+", *shown[1])
+    assert re.fullmatch(r"advantage: tried on \d+ recorded plays \(.*\): advantages -\S+ to 0\.\d+", *shown[1])
     told = [act.note for act in result.state.planner_acts if act.note]
     assert told == [*shown[1], *shown[1]]
     assert result.report is not None

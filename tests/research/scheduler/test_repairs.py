@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 from scipy.stats import norm, ttest_ind
 
+from research.cli import studies
+from research.cli.app import console
 from research.controller import interventions
+from research.controller.progress import progress_of
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.prompts import due_schema, messages, parse_action
 from research.proposals.actions import Action, Repair, Settle
@@ -75,7 +78,9 @@ def proof(bench: Bench) -> Any:
     return verify(STUDY, bench.log.read_unverified(STUDY), bench.home.study(STUDY))
 
 
-def test_repaired_code_begins_all_arms_anew_and_no_run_of_before_is_in_a_verdict(fast_path: Path) -> None:
+def test_repaired_code_begins_all_arms_anew_and_no_run_of_before_is_in_a_verdict(
+    fast_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     bench = bench_of(fast_path, Repair(code=MENDED, reason="No division."))
     bench.build_report = build_report
     state = bench.drive(bench.loop()).state
@@ -95,7 +100,14 @@ def test_repaired_code_begins_all_arms_anew_and_no_run_of_before_is_in_a_verdict
     page = (bench.home.study(STUDY) / "report.md").read_text()
     told = "before any run that counts", "What is claimed is of the text it was repaired to"
     parts = (f"-{BROKEN}", f"+{MENDED}", "abandoned", "count in no verdict", *told)
-    assert [part for part in parts if part not in page] == []
+    kept = [run.collected["snapshot"]["sha256"] for run in issue.runs.values() if run.status == "collected"]
+    assert [part for part in (*parts, *kept) if part not in page] == []
+    assert progress_of(state).done == sum(bool(run.attempts) for run in state.every_run.values()) < len(state.every_run)
+    monkeypatch.setattr(studies, "open_study", lambda name: (bench.home, bench.log, state))
+    monkeypatch.setattr(console(), "width", 300)
+    studies.show(None)
+    shown = capsys.readouterr().out
+    assert (shown.count(" abandoned "), "repaired  shorter crashed at step 1 of 3" in shown) == (len(issue.runs), True)
 
 
 def test_the_turn_is_blind(fast_path: Path) -> None:

@@ -191,6 +191,8 @@ IN_WORDS = "nothing more is asked, in the words of llm: “Enough.”"
      [("n1", 1, END, OUTSIDE, False), ("n2", None, None, "", None), ("n3", None, None, "", None)]),
     (planned(("n1", ("equivalent",)), ("n2", ()), plans=(plan(5), plan(15, OTHER, 2))),  # held to what stood before
      [("n1", 1, "n3", "n2", False), ("n2", 2, None, "", None), ("n3", None, None, "", None)]),
+    (planned(("n1", ("supported",)), ("n2", ()), plans=(plan(5), plan(15, NODES[::2], 2))),  # of the plan before
+     [("n1", 1, "n2", "n2", True), ("n3", None, None, "", None), ("n2", 2, None, "", None)]),
     (planned(), [(node.id, None, None, "", None) for node in NODES]),  # nothing is locked yet
     (planned(("n1", ("equivalent",)), plans=(plan(15, round=2),)),  # a plan after the lock planned nothing of it
      [("n1", None, None, "", None), ("n2", None, None, "", None), ("n3", None, None, "", None)]),
