@@ -220,6 +220,12 @@ def test_the_lock_says_who_plays() -> None:
 def test_what_the_code_could_know_again_or_does_not_play_is_refused() -> None:
     asked = wish(evaluate_apart="agent")
     assert "expected agent or prompt varied" in (told(asked) or "")
-    for often in (replace(ONCE, metric=RequestedMetric("area")), replace(ONCE, episodes=300)):
-        with pytest.raises(DesignRefused, match="before and after training alone"):
-            agent_design(asked, often)
+    area, often = replace(ONCE, metric=RequestedMetric("area")), replace(ONCE, episodes=300)
+    for required, said in ((area, "before and after training alone"), (often, "at most 216 episodes")):
+        with pytest.raises(DesignRefused, match=said):
+            agent_design(asked, required)
+
+
+def test_without_a_wish_no_task_is_played_twice() -> None:
+    for required in (StatisticalRequirements(), replace(ONCE, episodes=64)):
+        assert agent_design(wish(evaluate_apart="agent"), required).metric.episodes == (required.episodes or 216)
