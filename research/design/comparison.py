@@ -308,10 +308,11 @@ class DesignDraft:
 
     def _evaluated_by_agent(self, metric: Metric, knobs: Sequence[str]) -> Metric:
         """Return the metric where each arm's own agent plays hidden tasks, each once."""
-        playing = any(slot in PLAYING for arm in self.comparison.arms for slot in arm.slots)
-        if not playing or knobs or self.replication or metric.schedule is not None or kind_of(metric).of_environment:
+        kind, playing = kind_of(metric), any(slot in PLAYING for arm in self.comparison.arms for slot in arm.slots)
+        before = kind.reads_initial or kind.rates  # which code that plays badly before training would raise
+        if not playing or knobs or self.replication or metric.schedule is not None or kind.of_environment or before:
             raise DesignRefused(
-                "expected agent or prompt varied, no knob or replication, and plays before and after training alone "
+                "expected agent or prompt varied, no knob or replication, and a metric of plays after training alone "
                 f"where arms' agents evaluate; found another design, by {metric_name(metric)}; leave evaluate_apart out"
             )
         return metric.model_copy(update={"evaluate_by": "the arm's agent"})

@@ -331,10 +331,17 @@ def test_the_lock_says_who_plays() -> None:
 def test_what_the_code_could_know_again_or_does_not_play_is_refused() -> None:
     asked = wish(evaluate_apart="agent")
     assert "expected agent or prompt varied" in (told(asked) or "")
-    area, often = replace(ONCE, metric=RequestedMetric("area")), replace(ONCE, episodes=300)
-    for required, said in ((area, "before and after training alone"), (often, "at most 216 episodes")):
-        with pytest.raises(DesignRefused, match=said):
-            agent_design(asked, required)
+    for name in ("area", "gain", "collapse"):
+        with pytest.raises(DesignRefused, match="of plays after training alone"):
+            agent_design(asked, replace(ONCE, metric=RequestedMetric(name)))
+    with pytest.raises(DesignRefused, match="at most 216 episodes"):
+        agent_design(asked, replace(ONCE, episodes=300))
+
+
+def test_code_that_evaluates_cannot_have_its_bad_runs_left_out_as_collapsed() -> None:
+    design, usual = agent_design(wish(evaluate_apart="agent")), agent_design(wish())
+    assert (design.collapse, design.start) == (None, None)
+    assert None not in (usual.collapse, usual.start)
 
 
 def test_without_a_wish_no_task_is_played_twice() -> None:
