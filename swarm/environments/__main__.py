@@ -11,12 +11,12 @@ agent of one's own instead of the environment's; with tasks of its own it needs 
 {"max_turns": 3}), --concurrency, --seed, --timeout (seconds that one play may take) and --unchanged (refuse the user's
 files if they are saved while they are loaded). A --slot is code for a part of the environment's own client
 (`swarm.environments.user_code`): reward, advantage (of a job with `external_advantages`), task_weights, prompt, agent.
-A `player` plays with its slots, prompt or agent, what an evaluator offers at a --door (`swarm.environments.door`).
-The server's client token is read from AJET_TOKEN. `play` goes on until the job is finished, and so does `evaluate
---during`, which plays --episodes whenever training waits for them (as many as it waits for where --episodes is left
-out) and writes all these evaluations to FILE; each prints a line of JSON that sums up, `play` into --out FILE if that
-is given. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses, or the agent fails again and again, or the
-disk does; 130 interrupted, by Ctrl-C or SIGTERM: open episodes are given up.
+A `player` plays with its slots what an evaluator offers at a --door (`swarm.environments.door`), whose --timeout is of
+all plays together. The server's client token is read from AJET_TOKEN. `play` goes on until the job is finished, and so
+does `evaluate --during`, which plays --episodes whenever training waits for them (as many as it waits for where
+--episodes is left out) and writes all these evaluations to FILE; each prints a line of JSON that sums up, `play` into
+--out FILE if that is given. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses, or the agent fails again
+and again, or the disk does; 130 interrupted, by Ctrl-C or SIGTERM: open episodes are given up.
 """
 
 from __future__ import annotations

@@ -24,13 +24,15 @@ from research.isolation.access_policy import AccessPolicy, model_calls_alone
 from research.proposals.actions import ProposeDesign
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS
+from research.runs import workers as worker_module
 from research.runs.files import AttemptFolder, AttemptSpec, Evaluation, Role
-from research.runs.workers import container_spec, play_arguments, player_spec, tasks_of
+from research.runs.workers import ContainerWorkers, container_spec, play_arguments, player_spec, tasks_of
+from sandboxes import Exit
 from sandboxes.gateway.gateway import PLAYS, PORTS, Gateway
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
 from sandboxes.inside import relay
 from studies.records.design import Design, Metric
-from studies.records.runs import confirm_spec
+from studies.records.runs import ENGINE_GONE, AttemptFailed, confirm_spec
 from studies.report.tables import design_facts
 from swarm.client.episode import PlayFailed
 from swarm.client.rollout import is_server_error
@@ -273,6 +275,22 @@ async def test_all_plays_of_a_player_end_in_a_quarter_of_the_time_of_its_run() -
             with pytest.raises(PlayFailed, match="out of time"):
                 await slow(SimpleNamespace(task=task, api_key="k", model="m"))  # type: ignore[arg-type]
         assert asyncio.get_running_loop().time() - began < 2
+
+
+async def test_an_engine_that_is_silent_once_fails_no_play(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "POLL_S", 0)
+    shut, found = Door(), [AttemptFailed(ENGINE_GONE, "gone"), None, Exit("finished", 0)]
+    shut.shut = lambda: told.append(len(found))  # type: ignore[method-assign]
+    told = list[int]()
+
+    async def look(_: Any) -> Any:
+        if isinstance(seen := found.pop(0), AttemptFailed):
+            raise seen
+        return seen
+
+    workers = SimpleNamespace(_thread=SimpleNamespace(do=look))
+    await ContainerWorkers._watch_player(workers, SimpleNamespace(poll=None), shut)  # type: ignore[arg-type]
+    assert told == [0]
 
 
 async def test_the_door_asks_for_the_key_of_the_side() -> None:
