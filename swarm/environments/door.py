@@ -205,14 +205,10 @@ async def serve_plays(door: str, server: str, key: str, code: dict[str, Callable
             episode_id=offer["id"], epoch=0, task_id="", kind="eval", api_key=offer["api_key"], lease_token="none",
             base_url=f"{server}/v1", model=offer["model"], ttl_s=60.0, policy_version=0,
         )  # fmt: skip
-        episode, game, failed = Episode(policy, lease, Task("")), RemoteGame(door, key, offer), False
-        try:
-            if "agent" in code:
-                await call(code["agent"], episode, game)
-            else:
-                await play(game, episode, code.get("prompt"))
-        except Exception:  # noqa: BLE001  -- of whatever kind, it is the play's
-            failed = True
+        episode, game, failed = Episode(policy, lease, Task("")), RemoteGame(door, key, offer), True
+        with suppress(Exception):  # of whatever kind, it is the play's
+            await (call(code["agent"], episode, game) if "agent" in code else play(game, episode, code.get("prompt")))
+            failed = False
         with suppress(SwarmError):
             await plays.call("POST", f"/{offer['id']}", key, json.dumps({"failed": failed}).encode())
 
