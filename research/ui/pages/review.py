@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 from research.controller.interventions import ACCEPTABLE
 from research.controller.progress import progress_of
@@ -137,7 +138,7 @@ def _card(
     verdict, design = each.verdict_on(claim.id), each.design
     card: dict[str, Any] = {
         "about": f"r{each.round}/{claim.id}", "name": claim.id, "compared": describe_comparison(claim), "kind": "open",
-        "answer": answer, "claim": claim, "verdict": verdict, "veto": each.vetoed.get(claim.id),
+        "answer": answer, "verdict": verdict, "others": _others(claim, each), "veto": each.vetoed.get(claim.id),
         "may_veto": not (each.concluded_reason or claim.id in each.vetoed or each.is_settled(claim.id)),
     }  # fmt: skip
     if verdict is None or design is None:
@@ -165,6 +166,12 @@ def _card(
         "predicted": f"{span(*guess, unit=unit)} ({percent(predicted.level)})", "prior": percent(predicted.probability),
         "level": f"{fine_percent(spent)} of {fine_percent(design.alpha)}", "look": f"{verdict.look} of {len(looks)}",
     }  # fmt: skip
+
+
+def _others(claim: Hypothesis, each: StudyState) -> str:
+    """Return the address of what all studies here found on a claim's field, in its environment."""
+    where = {"environment": each.design.environment} if each.design is not None else {}
+    return f"/compare?{urlencode({'field': claim.variable, **where})}"
 
 
 def _without_drawings(blocks: Iterable[Block]) -> Iterator[Block]:
