@@ -179,6 +179,7 @@ def test_without_a_verdict_the_claim_says_which_runs_are_there(site: Site, made:
     (card,) = cards(page)
     assert card["kind"] == "open"
     assert "valid run" in card["answer"].sentence
+    assert card["predicted"] in html
     assert "1 of at most" in page.values["progress"]
     assert "veto" in actions_of(html)
 
@@ -316,6 +317,14 @@ def test_a_signature_names_head_and_report_and_is_of_an_earlier_one_once_the_stu
     page, html = shown(site, study)
     assert [each.of_head for each in page.values["signatures"]] == [False]
     assert "of an earlier head" in html
+
+
+def test_a_file_that_changed_without_an_event_is_seen_before_anybody_signs(site: Site, study: str) -> None:
+    assert "sign" in actions_of(shown(site, study)[1])
+    collected_file(site, study).write_text("{}")
+    with pytest.raises(BadInput, match="holds"):
+        act(site, view_of(), "sign", form(site, study, decision="accept"))
+    assert site.reviews(study).read() == []
 
 
 def test_verification_lists_what_holds_and_what_drifted(site: Site, study: str) -> None:
