@@ -173,30 +173,36 @@ def _comment(site: Site, view: View, form: Form) -> str:
 
 
 def _reply(site: Site, view: View, form: Form) -> str:
-    return _review(site, view, form, "reply", to=int(form["to"]), text=form["text"])
+    return _review(site, view, form, "reply", to=_number(form), text=form["text"])
 
 
 def _resolve(site: Site, view: View, form: Form) -> str:
-    return _review(site, view, form, "resolve", to=int(form["to"]))
+    return _review(site, view, form, "resolve", to=_number(form))
 
 
 def _reopen(site: Site, view: View, form: Form) -> str:
-    return _review(site, view, form, "reopen", to=int(form["to"]))
+    return _review(site, view, form, "reopen", to=_number(form))
 
 
 def _review(site: Site, view: View, form: Form, kind: ReviewKind, **fields: Any) -> str:
     """Write an entry about the study as its page showed it; return where it stands."""
     head = form.get("seen", "")
     entry = site.reviews(form["study"]).append(_state(site, form), kind, by=view.who.name, head=head, **fields)
-    return f"{_back(form)}#c-{entry.seq}"
+    return f"{_back(form)}#c-{entry.to or entry.seq}"
+
+
+def _number(form: Form) -> int:
+    text = form["to"]
+    if not (text.isdecimal() and len(text) < 10):
+        raise BadInput(f"expected the number of a comment; found {text[:40]!r}")
+    return int(text)
 
 
 def _sign(site: Site, view: View, form: Form) -> None:
     """Sign what was shown: only where everything follows, the report included."""
     state = _state(site, form)
     checked = site.checked(state, wait_s=600.0)
-    if checked is None or checked.refused or checked.faults:
-        why = "its files are still being checked" if checked is None else checked.refused or "a verdict does not follow"
+    if why := "its files are still being checked" if checked is None else checked.fault:
         raise BadInput(f"expected a study that holds, to sign it: {why}; see: ajet study verify {state.id}")
     decision: Judgement = "accept" if form["decision"] == "accept" else "changes"
     text = form.get("text", "")

@@ -76,6 +76,12 @@ class LiveHub:
         """Tell that something about studies changed that their logs do not have: a comment."""
         self._tell("moved", studies)
 
+    def tell_checked(self) -> None:
+        """Tell of which studies the files are checked by now that a page did not wait for."""
+        checked = self._site.late_checks
+        if studies := {checked.popleft() for _ in range(len(checked))}:
+            self._tell("moved", sorted(studies))
+
     def _tell(self, event: str, studies: tuple[str, ...] | list[str]) -> None:
         message = f"event: {event}\ndata: {json.dumps({'studies': list(studies)})}\n\n"
         for queue in self._listeners:
@@ -98,6 +104,7 @@ class LiveHub:
                     self._tell("moved", [study for study, head in heads.items() if before.get(study) != head])
             if heads is not None:
                 self.looked.set()
+            self.tell_checked()
             if clock() - told >= PROGRESS_S:
                 before_progress, told = progress, clock()
                 progress = await run_in_threadpool(self._progress)

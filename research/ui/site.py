@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ from studies.proof import verdict_fault
 from studies.records.verdict import Verdict
 from studies.report.build import LEVELS, file_hashes, template_filters
 from studies.report.content import ReportContent, report_content
-from studies.report.elements import Block, Remarks, Section
+from studies.report.elements import Block, Remark, Remarks, Section
 from studies.report.evidence import gather_rounds
 
 FIRST_WAIT_S: Final = 0.6
@@ -97,11 +97,26 @@ class CheckedStudy:
     """Why nothing is claimed on the files; empty where all of them hold."""
     faults: Mapping[str, str]
     """Why a verdict does not follow, by `verdict_name`."""
+    changed: tuple[str, ...] = ()
+    """Files of the newest report that are not as they were written."""
+    at: str = ""
+    """When it was checked."""
+
+    @property
+    def fault(self) -> str:
+        """The first thing that does not hold; empty where all does, and a person may sign it."""
+        changed = [f"{name} was changed after it was written" for name in self.changed]
+        return next(filter(None, (*self.faults.values(), self.refused, *changed)), "")
+
+    @property
+    def remarks(self) -> tuple[Remark, ...]:
+        """What the report has as threats, in its order."""
+        return () if self.content is None else tuple(dict.fromkeys(_threats(self.content.body)))
 
     @property
     def threats(self) -> list[str]:
         """The sentences that the report has as threats: they can be commented on."""
-        return [] if self.content is None else list(_threats(self.content.body))
+        return [remark.text for remark in self.remarks]
 
 
 def verdict_name(round: int, verdict: Verdict) -> str:
@@ -117,6 +132,8 @@ class Site:
         self.previews = Previews(home, log)
         self._studies: OrderedDict[str, tuple[threading.Lock, StudyLog]] = OrderedDict()
         self._checks: OrderedDict[str, tuple[str, Future[CheckedStudy]]] = OrderedDict()
+        self.late_checks: deque[str] = deque(maxlen=1000)
+        """Studies that a page waited for in vain and that were checked since."""
         self._lock = threading.Lock()
         self._reviewed: Mapping[str, ReviewState] = {}
         self._listed: tuple[Mapping[str, str], datetime, list[ListedStudy]] | None = None
@@ -167,6 +184,8 @@ class Site:
         with self._lock:
             known = self._checks.get(state.id)
             if known is None or known[0] != state.head_hash:
+                if known is not None:
+                    known[1].cancel()
                 known = (state.head_hash, self._worker.submit(check, state, self.folder(state.id)))
                 self._checks[state.id] = known
                 while len(self._checks) > _MOST_KEPT:
@@ -175,7 +194,10 @@ class Site:
         try:
             return known[1].result(wait_s)
         except NotYet:
-            return None
+            known[1].add_done_callback(lambda done: self.late_checks.append(state.id))
+        except CancelledError:  # it went on, and another page has it checked as it is now
+            pass
+        return None
 
     def report_file(self, study: str, name: str) -> bytes:
         """Return a page or figure of a report as it was written; HTTPException for one that was changed since."""
@@ -213,12 +235,12 @@ class Site:
 PageMaker = Callable[[Site, View], Page]
 
 
-def _threats(blocks: Iterable[Block]) -> Iterator[str]:
+def _threats(blocks: Iterable[Block]) -> Iterator[Remark]:
     for block in blocks:
         if isinstance(block, Section):
             yield from _threats(block.blocks)
         elif isinstance(block, Remarks):
-            yield from (item.text for item in block.items if item.level in THREATS)
+            yield from (item for item in block.items if item.level in THREATS)
 
 
 def check(state: StudyState, folder: Path) -> CheckedStudy:
@@ -228,10 +250,21 @@ def check(state: StudyState, folder: Path) -> CheckedStudy:
         for verdict in chain(each.verdicts, each.replications):
             if (reason := verdict_fault(each, folder, verdict)) is not None:
                 faults[verdict_name(each.round, verdict)] = reason
+    content, refused = None, ""
     try:
-        return CheckedStudy(state.head_hash, report_content(state, gather_rounds(state, folder)), "", faults)
+        content = None if faults else report_content(state, gather_rounds(state, folder))
     except StudiesError as error:
-        return CheckedStudy(state.head_hash, None, str(error), faults)
+        refused = str(error)
+    written = file_hashes(state.newest_report).items()
+    changed = tuple(name for name, expected in written if _hash(folder / name) != expected)
+    return CheckedStudy(state.head_hash, content, refused, faults, changed, datetime.now(UTC).isoformat())
+
+
+def _hash(path: Path) -> str:
+    try:
+        return sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def age(ts: str, now: datetime | None = None) -> str:
@@ -246,12 +279,14 @@ def minute(ts: str) -> str:
 
 @cache
 def templates() -> Environment:
-    """Return the templates of the pages and of the report; what is not escaped is named here, and nowhere else."""
+    """Return the templates of the pages and of the report; what is not escaped is named here, and nowhere else.
+
+    Whatever text a template writes, a report's included, has what steers an eye made visible."""
     loader = ChoiceLoader([PackageLoader("research.ui", "templates"), PackageLoader("studies.report", ".")])
     extensions: list[type[Extension] | str] = ["jinja2.ext.do"]
     made = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        extensions=extensions,
+        extensions=extensions, finalize=lambda value: visible(value) if type(value) is str else value,
     )  # fmt: skip
     made.filters.update(template_filters(), shown=lambda text: visible(str(text)), age=age, minute=minute)
     made.globals.update(levels=LEVELS, figures={})

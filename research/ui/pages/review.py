@@ -1,9 +1,231 @@
-"""Review."""
+"""Review: what a study claims, on which files, with what was said of it, and what a person may do to it."""
 
 from __future__ import annotations
 
-from research.ui.site import Page, Site, View
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from research.controller.interventions import ACCEPTABLE
+from research.controller.progress import progress_of
+from research.controller.session import has_controller, require_here
+from research.errors import NotReady
+from research.text import format_seconds
+from research.ui.charts import extent, interval_bar
+from research.ui.site import CheckedStudy, Page, Site, View, verdict_name
+from studies import StudyState
+from studies.log.reviews import Thread, report_of, threat_anchor
+from studies.proof import DOES_NOT_FOLLOW, verify
+from studies.records.alpha import planned_looks
+from studies.records.design import Hypothesis
+from studies.report import claims
+from studies.report.build import file_hashes
+from studies.report.content import title
+from studies.report.elements import Block, Drawing, Head, Point, Remark, Remarks, Section, is_campaign, list_drawings
+from studies.report.plots import FIGURES
+from studies.report.summary import HeadlineAnswer, headline
+from studies.report.tables import count_runs
+from studies.report.wording import (
+    describe_comparison,
+    describe_counts,
+    fine_percent,
+    format_signed,
+    in_unit,
+    percent,
+    plural,
+    span,
+)
+from studies.verdicts.wording import deciding_interval, question_of
+
+AT_WORK = ("planning", "running", "judged")
+"""Statuses in which some controller should be at work."""
+_IN_CARDS = ("Verdict", "In practice", "Known", "Not known", "Tested")
+"""How labels of a report's first lines begin that stand at the claims here."""
+_TRIED = "Tried without a claim"
+_AFTER_CLAIMS = ("plan", "deviations", "analyses", "ledgers")
+"""Ids of the sections of a report that follow the claims here."""
 
 
 def page(site: Site, view: View) -> Page:
-    raise NotImplementedError
+    state = site.state(view.path["study"])
+    checked, reviewed = _check(site, state, view), site.reviews(state.id).state()
+    content = None if checked is None else checked.content
+    heading, body = (title(state), ()) if content is None else (content.title, content.body)
+    threads, runs = reviewed.by_anchor(), state.every_run.values()
+    rounds = [_round(state, each, checked) for each in sorted(state.every_round, key=lambda each: each.round)]
+    threats = list(_list_threats(checked))
+    here = [part["about"] for part in (*threats, *(card for each in rounds for card in each["cards"]))]
+    proving = bool(view.get("verify")) and not view.static
+    values = {
+        "study": state.id, "state": state, "checked": checked, "content": content, "report": report_of(state),
+        "built": _built(state),
+        "points": [_head(state, None if content is None else content.head)], "progress": _describe_progress(state),
+        "to_check": sum(run.status == "collected" for run in runs), "counted": count_runs(runs),
+        "answer": _pick(body, ["answer"]), "rounds": rounds, "threats": threats, "rest": _pick(body, _AFTER_CLAIMS),
+        "figures": list(_figures(state, checked)), "turns": _describe_turns(state),
+        "reviewed": reviewed, "threads": threads, "elsewhere": _list_elsewhere(state, threads, here),
+        "signatures": reviewed.signatures(state), "planner": claims.quote_planner(state),
+        "may_do": {} if view.static else _offers(site, state), "proof": _prove(site, state) if proving else None,
+    }  # fmt: skip
+    return Page("review.html.jinja", heading, values, study="" if proving else state.id, head=state.head_hash)
+
+
+def _built(state: StudyState) -> str:
+    """Return when the newest report was built, where the log's end tells."""
+    noted = any(entry.seq == state.event_count for entry in state.amendments)
+    return "" if state.report is None or noted else state.last_ts
+
+
+def _check(site: Site, state: StudyState, view: View) -> CheckedStudy | None:
+    try:
+        require_here(site.home, site.log, state)
+    except NotReady as error:
+        return CheckedStudy(state.head_hash, None, str(error), {})
+    return site.checked(state, 600.0) if view.static else site.checked(state)
+
+
+def _prove(site: Site, state: StudyState) -> Any:
+    rows, reviews = site.log.read_unverified(state.id), site.reviews(state.id).read_unverified()
+    return verify(state.id, rows, site.folder(state.id), reviews=reviews)
+
+
+def _head(state: StudyState, head: Head | None) -> Head:
+    """Return a report's first lines but for those on its claims; of a study without one what was asked."""
+    if head is not None:
+        return Head(tuple(point for point in head.points if not point.label.startswith(_IN_CARDS)), head.facts)
+    asked = question_of(state)
+    left = (Point("Not tested", line, tone="untested") for line in asked.not_tested)
+    return Head((Point("Asked", asked.asked), *left), ())
+
+
+def _describe_progress(state: StudyState) -> str:
+    used = f"{format_seconds(state.worked_s)} of {format_seconds(state.budget_s)} of its budget used"
+    return f"{progress_of(state)}; {used}"
+
+
+def _describe_turns(state: StudyState) -> str:
+    turns = {act.turn or str(number) for number, act in enumerate(state.planner_acts)}
+    looks = sum(len(act.tool_calls) for act in state.planner_acts)
+    return f"{plural(len(turns), 'turn')}, {plural(looks, 'look')}"
+
+
+def _round(state: StudyState, each: StudyState, checked: CheckedStudy | None) -> dict[str, Any]:
+    """Return what stands of a round: its claims as cards, and what its report says beside them."""
+    answers = {answer.hypothesis: answer for answer in headline(each).answers}
+    sound = checked is not None and checked.content is not None
+    found = [claims.numbers_table(each), claims.mediator_table(each), claims.replication_table(each)] if sound else []
+    tested = [Head(tuple(Point("Tested", line) for line in question_of(each).tested), ())]
+    body = checked.content.body if checked is not None and checked.content is not None else ()
+    own = _find_round(body, each) if is_campaign(each) else body
+    return {
+        "number": each.round, "tested": tested, "why_asked": each.why_asked, "lone": answers.get(""),
+        "locked": each.locked is not None, "given_up": each in state.given_up,
+        "cards": [_card(each, claim, answers.get(claim.id), checked) for claim in claims.claims(each)],
+        "numbers": [table for table in found if table is not None],
+        "tried": tuple(_without_drawings(part for part in own if isinstance(part, Section) and part.title == _TRIED)),
+    }  # fmt: skip
+
+
+def _find_round(body: Iterable[Block], each: StudyState) -> tuple[Block, ...]:
+    parts = (part for part in body if isinstance(part, Section) and part.id == f"round-{each.round}")
+    return next((part.blocks for part in parts), ())
+
+
+def _card(
+    each: StudyState, claim: Hypothesis, answer: HeadlineAnswer | None, checked: CheckedStudy | None
+) -> dict[str, Any]:
+    verdict, design = each.verdict_on(claim.id), each.design
+    card: dict[str, Any] = {
+        "about": f"r{each.round}/{claim.id}", "name": claim.id, "compared": describe_comparison(claim), "kind": "open",
+        "answer": answer, "claim": claim, "verdict": verdict, "veto": each.vetoed.get(claim.id),
+        "may_veto": not (each.concluded_reason or claim.id in each.vetoed or each.is_settled(claim.id)),
+    }  # fmt: skip
+    if verdict is None or design is None:
+        return card
+    if checked is None:
+        return card | {"kind": "checking"}
+    if fault := checked.faults.get(verdict_name(each.round, verdict)):
+        return card | {"kind": "fault", "word": DOES_NOT_FOLLOW, "fault": fault}
+    if checked.refused:
+        return card | {"kind": "fault", "word": "not claimed", "fault": checked.refused}
+    unit, interval, predicted = design.metric.unit, deciding_interval(design, verdict), claim.prediction
+    low, high = (interval.low, interval.high) if interval is not None else (None, None)
+    margin = verdict.equivalence.margin if verdict.equivalence is not None else design.equivalence_margin
+    guess, looks = (predicted.low, predicted.high), planned_looks(design, verdict.phase)
+    axis = extent((verdict.estimate, low, high, *guess, *((-margin, margin) if margin is not None else ())))
+    spent = verdict.last.alpha if verdict.last is not None else looks[min(verdict.look, len(looks)) - 1].alpha
+    level = None if interval is None else interval.level
+    bar = interval_bar(verdict.estimate, low, high, level=level, margin=margin, predicted=guess, ends=axis, unit=unit)
+    return card | {
+        "kind": "judged", "checked_at": checked.at,
+        "bar": bar,
+        "observed": in_unit(format_signed(verdict.estimate, unit=unit), design.metric),
+        "interval": "" if interval is None else f"{span(low, high, unit=unit)} ({percent(interval.level)})",
+        "counts": describe_counts(verdict), "within": verdict.within_prediction,
+        "predicted": f"{span(*guess, unit=unit)} ({percent(predicted.level)})", "prior": percent(predicted.probability),
+        "level": f"{fine_percent(spent)} of {fine_percent(design.alpha)}", "look": f"{verdict.look} of {len(looks)}",
+    }  # fmt: skip
+
+
+def _without_drawings(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield blocks without their figures, which stand as the files that were written."""
+    for block in blocks:
+        if isinstance(block, Section):
+            inner = tuple(_without_drawings(block.blocks))
+            if inner:
+                yield replace(block, blocks=inner)
+        elif not isinstance(block, Drawing):
+            yield block
+
+
+def _pick(body: Iterable[Block], ids: Iterable[str]) -> tuple[Block, ...]:
+    parts = {part.id: part for part in body if isinstance(part, Section)}
+    return tuple(_without_drawings(parts[name] for name in ids if name in parts))
+
+
+def _list_threats(checked: CheckedStudy | None) -> Iterator[dict[str, Any]]:
+    """Yield each threat with what a comment on it is about: one that begins as an earlier one is told with it."""
+    found: dict[str, list[Remark]] = {}
+    for threat in checked.remarks if checked is not None else ():
+        found.setdefault(threat_anchor(threat.text), []).append(threat)
+    for about, items in found.items():
+        yield {"blocks": [Remarks(tuple(items))], "about": about}
+
+
+def _figures(state: StudyState, checked: CheckedStudy | None) -> Iterator[Mapping[str, str]]:
+    """Yield the figures that the log knows as written, of those that the report has now."""
+    if checked is None or checked.content is None:
+        return
+    written = file_hashes(state.newest_report).keys() - set(checked.changed)
+    for drawn in list_drawings(checked.content.body):
+        if (path := f"figures/{drawn.name}.svg") in written:
+            kind = FIGURES[drawn.figure]
+            yield {"path": path, "title": kind.title, "caption": kind.caption(drawn.data)}
+
+
+def _list_elsewhere(
+    state: StudyState, threads: Mapping[str, list[Thread]], here: Iterable[str]
+) -> list[tuple[str, str, list[Thread]]]:
+    """Return the threads on what does not stand here: what each is about, the address of its page, the threads."""
+    places, found = set(here), []
+    for about in threads.keys() - places - {"study"}:
+        kind, _, name = about.partition(" ")
+        page = {"run": f"runs/{name}", "play": f"runs/{name.partition('/')[0]}", "turn": "planner", "look": "planner"}
+        address = f"/s/{state.id}/{page[kind]}" if kind in page else ""
+        found.append((about, address, threads[about]))
+    return sorted(found)
+
+
+def _offers(site: Site, state: StudyState) -> dict[str, Any]:
+    """Return what a person may do that would change something, by the name of its action."""
+    over, halted = state.concluded_reason is not None, state.stopped_reason is not None
+    driven = state.status not in AT_WORK or has_controller(site.home, site.log, state.id)
+    known = {run.invalid[0] for run in state.every_run.values() if run.invalid is not None}
+    known |= {line.partition(":")[0] for verdict in state.verdicts for line in verdict.violations}
+    accepted = {entry.amendment.target for entry in state.amendments}
+    return {
+        "approve": state.open_question, "pause": not (over or halted or state.paused_reason is not None),
+        "resume": not over and (halted or state.paused_reason is not None or not driven), "stop": not (over or halted),
+        "note": state.takes_notes, "budget": not over, "build": state.report is None,
+        "accept": [] if over or state.design is None else sorted(known.intersection(ACCEPTABLE) - accepted),
+    }  # fmt: skip
