@@ -117,21 +117,21 @@ class EpisodeReaders:
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
 
-    def of_run(self, study: str, run: RunState, attempt: int = 0) -> Place:
-        """Return where the episodes of a run are: of its newest attempt that has any, or of the one that is named."""
+    def of_run(self, study: str, run: RunState) -> Place:
+        """Return where the episodes of a run are: of its newest attempt that has any."""
         if not self._home.study(study).is_dir():
             raise NotReady(f"the files of study {study} lie in another installation: its episodes can be read there")
         if not run.attempts:
             raise NotReady(f"run {run.run_id} has not begun: it has no episodes yet")
-        for number in [attempt] if attempt else [each.number for each in reversed(run.attempts)]:
-            folder = AttemptFolder(self._home.attempt(study, run.run_id, number)).server
+        for attempt in reversed(run.attempts):
+            folder = AttemptFolder(self._home.attempt(study, run.run_id, attempt.number)).server
             if (folder / "store.sqlite3").is_file():
                 return Place(folder, str(run.spec.job.get("backend", "local")))
         raise NotReady(f"run {run.run_id} has no episodes here: its server wrote none yet, or its folder was removed")
 
     def of_server(self, name: str) -> Place:
-        """Return where the episodes of a swarm server of this installation are; `default` is the one without a name."""
-        return Place(server_folder(self._home.path, None if name == "default" else validate_name(name)))
+        """Return where the episodes of a swarm server of this installation are; `-` is the one without a name."""
+        return Place(server_folder(self._home.path, None if name == "-" else validate_name(name)))
 
     def list(self, place: Place, limit: int = 500) -> Sequence[EpisodeSummary]:
         """Return the newest episodes first. Raises NotReady, and SwarmError where a server does not answer."""

@@ -14,6 +14,8 @@ from research.ui.site import Page, Site, View
 from studies.report.wording import number
 from swarm.wire import CallRecord, EpisodeRecord
 
+NEWEST: Final = "newest"
+"""In an address, the episode that began last."""
 MOST_TOKENS: Final = 20_000
 MOST_SPANS: Final = 10_000
 """Of one piece: an element and its text each."""
@@ -59,8 +61,9 @@ def page(site: Site, view: View) -> Page:
         place, study = site.readers.of_run(found.state.id, found.run), found.state.id
         up = f"/s/{study}/runs/{found.run.run_id}"
         at, up = f"{up}/e/", f"{up}{query_of(view, episodes='1', tokens='')}#episodes"
-    record, missing = site.readers.read(place, name)
     listed = site.readers.list(place)
+    newest = listed[0].id if listed else NEWEST
+    record, missing = site.readers.read(place, newest if name == NEWEST else name)
     ids = [each.id for each in filter_episodes(listed, view)]
     here = ids.index(record.id) if record.id in ids else -1
     start, whole = view.number("from"), view.get("tokens") == "all"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -59,6 +59,7 @@ def page(site: Site, view: View) -> Page:
     curves = site.curves.read(found.state.id, run, log=run.active is None)
     asked = tuple(dict.fromkeys(name for name in view.query.get("metric", ()) if name))
     metrics = asked or tuple(name for name in USUAL if name in curves.metrics) or curves.names[:1]
+    threads = site.reviews(found.state.id).state().by_anchor()
     conditions = run.conditions.model_dump(exclude_none=True) if run.conditions is not None else {}
     files = [(kind, collected[kind]) for kind in ("snapshot", "evaluation") if kind in collected]
     values = {
@@ -67,11 +68,13 @@ def page(site: Site, view: View) -> Page:
         "names": [name for name in curves.names if name not in metrics], "fault": curves.fault,
         "waits": [wait.text for wait in curves.snapshot.waits] if curves.snapshot else [],
         "alarms": collected.get("alarms", ()), "spec": list(_spec(run)), "sources": run.spec.sources,
-        "conditions": list(_flat(conditions)), "files": files, "plays": _plays(site, view, found),
-        "training": _episodes(site, view, found), "query": episode_query(view),
+        "conditions": list(_flat(conditions)), "files": files, "plays": _plays(site, view, found, threads),
+        "threads": threads, "training": _episodes(site, view, found), "query": episode_query(view),
         "lines": sorted(_lines(site, found), key=lambda line: line[0]),
     }  # fmt: skip
-    return Page("run.html.jinja", f"Run {run.run_id[:8]}, {run.spec.arm}", values, found.state.id)
+    return Page(
+        "run.html.jinja", f"Run {run.run_id[:8]}, {run.spec.arm}", values, found.state.id, found.state.head_hash
+    )
 
 
 def _chart(name: str, points: Sequence[tuple[float, float]]) -> Chart:
@@ -93,8 +96,9 @@ def _flat(fields: Mapping[str, Any], lead: str = "") -> Iterator[tuple[str, str]
             yield f"{lead}{name}", str(value)
 
 
-def _plays(site: Site, view: View, found: FoundRun) -> dict[str, Any]:
-    """Return one evaluation's plays, the worst first; with its `fault` no number of it."""
+def _plays(site: Site, view: View, found: FoundRun, threads: Container[str]) -> dict[str, Any]:
+    """Return one evaluation's plays: what is commented on and kept in words first, then the worst; with a `fault` no
+    number of it."""
     try:
         read = hidden_plays(site.folder(found.state.id), found.run)
     except NotReady as error:
@@ -105,16 +109,18 @@ def _plays(site: Site, view: View, found: FoundRun) -> dict[str, Any]:
     parts = {name: each for name, each in own.items() if each is not None}
     name = view.get("plays") if view.get("plays") in parts else "after"
     chosen = parts[name]
-    words = {each.task_id: each.messages for each in chosen.transcripts}
-    rows = sorted(chosen.episodes, key=lambda each: (each.sample != 0 or each.task_id not in words, each.reward))
-    if view.get("order") == "task":
-        rows = sorted(chosen.episodes, key=lambda each: (each.task_id, each.sample))
-    most = len(rows) if view.get("plays-all") else PLAYS
+    words = {(each.task_id, 0): each.messages for each in chosen.transcripts}
+    named = f"play {found.run.run_id}/{{}}" if name == "after" else ""
+    rows = [
+        (each, words.get((each.task_id, each.sample)), named.format(number))
+        for number, each in enumerate(chosen.episodes, 1)
+    ]
+    rows.sort(key=lambda row: (row[2] not in threads, row[1] is None, row[0].reward))
+    most = len(rows) if view.get("plays") == "all" else PLAYS
     return {
         "fault": "", "none": "", "parts": {part: sum(e.success for e in each.episodes) for part, each in parts.items()},
         "of": {part: len(each.episodes) for part, each in parts.items()}, "name": name, "split": chosen.split,
-        "words": words, "rows": [(each, words.get(each.task_id) if each.sample == 0 else None) for each in rows[:most]],
-        "count": len(rows),
+        "words": words, "rows": rows[:most], "count": len(rows),
     }  # fmt: skip
 
 

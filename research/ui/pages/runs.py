@@ -126,7 +126,7 @@ def _servers(site: Site) -> Iterator[tuple[str, RunCurves]]:
     """Yield the swarm servers of this installation that run, by name, with what they say."""
     for name, process in servers(site.home):
         if process is not None:
-            yield name or "the one without a name", site.curves.server(process.folder)
+            yield name or "-", site.curves.server(process.folder)
 
 
 def select(every: Iterable[PlacedRun], asked: Mapping[str, str], sort: str = "") -> list[PlacedRun]:

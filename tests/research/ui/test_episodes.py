@@ -108,7 +108,7 @@ def test_a_run_that_has_no_episodes_says_why_in_one_line(home: Home, site: Site,
         with pytest.raises(NotReady) as refused:
             place()
         assert "\n" not in str(refused.value)
-    assert readers.of_server("default").folder == home.path / "swarm"
+    assert readers.of_server("-").folder == home.path / "swarm"
     assert readers.of_server("mine").folder == home.path / "swarms/mine"
 
 
@@ -128,8 +128,8 @@ def test_a_server_that_runs_is_asked_itself(home: Home, site: Site) -> None:
     with own_server(home.path, job=small_job()) as running:
         lease = running.run(running.served.begin("town"))
         assert running.run(running.served.chat(lease, "between 1 and 9")).status == 200
-        place = site.readers.of_server("default")
+        place = site.readers.of_server("-")
         assert [each.id for each in site.readers.list(place)] == [lease["episode_id"]]
-        view = view_of(server="default", episode=lease["episode_id"])
+        view = view_of(server="-", episode="newest")
         html = render(page(site, view), view)
         assert ("between 1 and 9" in html, site.readers._open) == (True, {})

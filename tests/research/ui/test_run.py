@@ -55,13 +55,26 @@ def test_a_run_that_is_not_there_is_a_404(site: Site, study: str) -> None:
     assert refused.value.status_code == 404
 
 
+def test_a_run_and_its_plays_are_commented_on_where_they_stand(
+    site: Site, study: str, run: RunState, signed_in: SignIn
+) -> None:
+    last, at = int((run.collected or {})["evaluation"]["episodes"]), f"/s/{study}/runs/{run.run_id}"
+    abouts = (f"run {run.run_id}", f"play {run.run_id}/{last}")
+    for about in abouts:
+        site.reviews(study).append(site.state(study), "comment", by="ann", about=about, text=f"look at {about}")
+    for role, forms in (("viewer", [0, 0]), ("reviewer", [1, 1])):
+        html = signed_in(role).get(at).text
+        assert [f"look at {about}" in html for about in abouts] == [True, True]
+        assert [html.count(f'name="about" value="{about}"') for about in abouts] == forms
+
+
 def test_words_of_plays_are_escaped_and_nothing_in_them_hides(site: Site, study: str, run: RunState) -> None:
     view = view_of(study=study, run=run.run_id)
     made = page(site, view)
     rows = made.values["plays"]["rows"]
-    said = next(words for _, words in rows if words)[0]
+    said = next(words for _, words, _ in rows if words)[0]
     hostile = said.model_copy(update={"content": "<script>alert(1)</script>\u200b"})
-    plays = {**made.values["plays"], "rows": [(rows[0][0], [hostile])]}
+    plays = {**made.values["plays"], "rows": [(rows[0][0], [hostile], "")]}
     html = render(replace(made, values={**made.values, "plays": plays}), view)
     assert ("<script>alert" in html, "\u200b" in html, "&lt;script&gt;alert(1)&lt;/script&gt;\\u200b" in html) == (
         False, False, True,
