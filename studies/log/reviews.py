@@ -175,14 +175,14 @@ def reports_by_head(events: Iterable[Event]) -> dict[str, str]:
     """Return, by the hash of each event, the sha256 of the newest `report.html` at it; empty before there is one."""
     found, report = dict[str, str](), ""
     for event in events:
-        report = str(event.payload["html"]["sha256"]) if event.type is EventType.REPORT_BUILT else report
+        report = str(event.payload["html"].get("sha256", "")) if event.type is EventType.REPORT_BUILT else report
         found[event.hash] = report
     return found
 
 
 def report_of(state: StudyState) -> str:
     """Return the sha256 of a study's newest `report.html`; empty where there is none."""
-    return str(state.newest_report["html"]["sha256"]) if state.newest_report else ""
+    return str(state.newest_report["html"].get("sha256", "")) if state.newest_report else ""
 
 
 def _entry_of(row: Mapping[str, Any]) -> Review:

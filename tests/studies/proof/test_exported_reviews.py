@@ -99,6 +99,16 @@ def test_what_is_said_of_a_head_that_the_log_never_had_is_named(exported: Path) 
     assert "review 1 (comment): the study never had the head" in "\n".join(map(str, cut.drifts))
 
 
+def test_a_report_of_the_log_without_its_hash_is_named_and_stops_no_check(exported: Path) -> None:
+    study, rows, _ = read_export(exported)
+    reviews, _ = read_exported_reviews(exported)
+    last, pages = rows[-1], {"markdown": {}, "html": {}}
+    at = Ticking()()
+    built = compose_row(study, EventType.REPORT_BUILT, pages, last["seq"], last["hash"], actor="user", at=at)
+    proof = verify(study, [*rows, built], exported, reviews=reviews)
+    assert ([drift.place for drift in proof.drifts], proof.held["review"]) == (["report"], 3)
+
+
 def with_note(events: list[Event]) -> Event:
     note: dict[str, Any] = {"amendment": {"kind": "note", "reason": "Looked at by a reader."}}
     last = events[-1]
