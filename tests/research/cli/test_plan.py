@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from research.design.noise_bank import NoiseBank
 from research.installation.home import Home
 from studies import EventLog, EventType
 from studies.log.event_log import LOCK_FILE
+from studies.log.reviews import ReviewLog
 from studies.proof import Proof, verify
-from studies.proof.export import EVENTS
+from studies.proof.export import EVENTS, REVIEWS
 from studies.proof.verify import Rows
 from tests.golden import assert_golden
 from tests.research.banks import bank
@@ -285,6 +287,23 @@ def test_a_line_of_an_exported_log_that_is_no_event_is_named(ajet: Ajet, exporte
         log.write_text("\n".join([*lines[: number - 1], line, *lines[number:]]))
         ended = ajet("study", "verify", str(exported))
         assert (ended.code, f"events.jsonl, line {number}: " in ended.out) == (1, True)
+
+
+def test_what_was_said_of_a_study_is_exported_and_verified_there_and_here(
+    ajet: Ajet, finished: Synthetic, tmp_path: Path
+) -> None:
+    reviews, away = ReviewLog(finished.log, STUDY), tmp_path / "away"
+    reviews.append(finished.state(), "sign", by="ann", text="As it is.", decision="accept")
+    assert REVIEWS in ajet("study", "export", STUDY, str(away), "--json").data["files"]
+    for where in (STUDY, str(away)):
+        assert ", 1 review" in ajet("study", "verify", where).out
+    (away / REVIEWS).write_text((away / REVIEWS).read_text().replace("accept", "changes"))
+    with finished.log.transaction("write") as connection:
+        connection.execute(sa.text("update reviews set actor = 'wei'"))
+    for where in (STUDY, str(away)):
+        ended = ajet("study", "verify", where)
+        assert (ended.code, "drift  review 1 (sign): " in ended.out) == (1, True)
+    assert ajet("study", "export", STUDY, str(tmp_path / "again")).code == 1
 
 
 def test_an_export_with_a_link_or_a_pipe_is_refused(ajet: Ajet, exported: Path) -> None:
