@@ -192,7 +192,7 @@ class Planning:
         while number < tries:
             number += 1
             campaign = replace(CampaignFacts.of(state, self._find_surprises), refused=tuple(refused))
-            inputs = self._set_round(self.build_inputs(state, seconds_left), state, campaign)
+            inputs = self.set_round(self.build_inputs(state, seconds_left), state, campaign)
             taking = self.make_turn_taker(state, number, campaign.round, planner)
             try:
                 designed = design_topic(inputs, taking)
@@ -249,7 +249,8 @@ class Planning:
         except ReportError as error:  # the report will refuse; a question can still be asked
             yield f"its files could not be read again: {error}"
 
-    def _set_round(self, inputs: PlanningInputs, state: StudyState, campaign: CampaignFacts) -> PlanningInputs:
+    def set_round(self, inputs: PlanningInputs, state: StudyState, campaign: CampaignFacts) -> PlanningInputs:
+        """Return the inputs for the round after those of `campaign`, with the level that is left."""
         last = state if state.design_hash is not None else state.rounds_before[-1]
         used = inputs.compiler.used.union(*(before.seeds_used for before in (*last.rounds, *last.given_up)))
         compiler = replace(
@@ -261,7 +262,7 @@ class Planning:
     def _plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
         inputs = self.build_inputs(state, seconds_left)
         if state.round > 1:
-            inputs = self._set_round(inputs, state, CampaignFacts.of(state.rounds_before[-1], self._find_surprises))
+            inputs = self.set_round(inputs, state, CampaignFacts.of(state.rounds_before[-1], self._find_surprises))
         tries = [TurnId.parse(act.turn) for act in state.planner_acts if act.turn]
         taken = (turn.number for turn in tries if (turn.round, turn.stage) == (state.round, "propose"))
         number = state.question_try or max(taken, default=1)

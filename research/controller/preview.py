@@ -13,26 +13,36 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from research.controller.controller import budget_left
 from research.controller.evaluation import EvaluatedDesign, PlanningInputs, dry_run, plan_rounds, quote_tested
+from research.controller.planning import Planning
 from research.controller.session import StudyRequest, parallel_of
 from research.design.comparison import DesignDraft, draft_design
 from research.design.compiler import LEAST_POWER, DesignCompiler
 from research.design.known_findings import load_findings
 from research.design.noise_bank import NoiseBank, model_key
 from research.design.power import MOST_SEEDS, PowerAnalysis
-from research.design.pricing import Stage, describe_basis, make_pricing, median_seconds
+from research.design.pricing import Pricing, Stage, describe_basis, make_pricing, median_seconds
 from research.design.sample_size import EvaluationOption, Unaffordable
 from research.environments.catalog import find_all_measurements
 from research.environments.reference import records_of
 from research.errors import DesignRefused, Unmeasurable
-from research.installation.base_job import describe_trained_weights, describe_unusual_rate, find_fixed_fields
+from research.installation.base_job import (
+    base_job_of,
+    describe_trained_weights,
+    describe_unusual_rate,
+    find_fixed_fields,
+)
 from research.installation.home import Home
+from research.isolation.mode import read_sandboxing
 from research.models.fetch import check_loader
 from research.planners.context import Planner
-from research.planners.tools import MOST_FINDINGS, find_related
-from research.proposals.actions import LEAST_SEEDS
+from research.planners.history import CampaignFacts
+from research.planners.rules import RulesPlanner
+from research.planners.tools import MOST_FINDINGS, PriceRequest, find_related
+from research.proposals.actions import LEAST_SEEDS, Replicate
 from research.proposals.metric_choice import RequestedMetric
-from studies import EventLog
+from studies import EventLog, StudyLog, StudyState
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget, Design, Hypothesis, Metric
 from studies.records.procedure import EnvironmentRecord, InterimAnalysis, Noise
@@ -162,6 +172,26 @@ def preview_study(home: Home, log: EventLog, request: StudyRequest, planner: Pla
         known=[entry for entry in every if entry.conditions.model_key == own],
     )  # fmt: skip
     return preview(inputs, planner)
+
+
+def price_next_round(home: Home, log: EventLog, state: StudyState, claim: str) -> Mapping[str, Any]:
+    """Return what the round after one that is over would cost if it tested a claim again, as planners are told prices.
+    Nothing is drawn or spent. Raises DesignRefused."""
+
+    def prices() -> Pricing:
+        known = find_all_measurements(home), check_loader(home.models)
+        kind = read_sandboxing(state.settings).kind
+        return make_pricing(int(state.settings["parallel"]), median_seconds(log, exclude=state.id), kind, *known)
+
+    planning = Planning(
+        home, log, StudyLog(log, state.id), RulesPlanner(), prices, base_job_of(state.settings),
+        known=lambda: load_findings(home, log).findings,
+    )  # fmt: skip
+    now = planning.build_inputs(state, lambda: budget_left(state))
+    inputs = planning.set_round(now, state, CampaignFacts.of(state))
+    propose, design = inputs.build_replication(Replicate(claim=claim))
+    tools = inputs.tools(inputs)
+    return {} if tools is None else PriceRequest(propose=propose, design=design).answer(tools)
 
 
 def preview(inputs: PlanningInputs, planner: Planner) -> PlanPreview:

@@ -282,6 +282,8 @@ class DesignDraft:
 
     def metric(self, judge: MetricChoice, episodes: int) -> Metric:
         """Return what its runs are judged by; raise DesignRefused for what its environment does not give."""
+        if self.evaluate_apart == "agent":  # which lives through an evaluation, and could know a task again
+            episodes = min(episodes, len(environments()[self.job.environment].tasks("hidden")))
         metric = judge.metric(self.comparison.jobs, episodes, models=self.varies_model, played=self.played)
         coded = sorted({slot for arm in self.comparison.arms for slot in arm.slots})
         if coded and (metric.key.startswith("logged/critic/") or (self.chosen and metric.kind == TRAINING_AREA)):
@@ -305,18 +307,13 @@ class DesignDraft:
         return metric.model_copy(update={"meaning": f"{metric.meaning}, each arm at its own {' and '.join(varied)}"})
 
     def _evaluated_by_agent(self, metric: Metric, knobs: Sequence[str]) -> Metric:
-        """Return the metric where each arm's own agent plays hidden tasks. It lives through one evaluation, and could
-        know a task when it comes again: each comes once."""
-        most = len(environments()[self.job.environment].tasks("hidden"))
-        if not any(slot in PLAYING for arm in self.comparison.arms for slot in arm.slots) or knobs or self.replication:
+        """Return the metric where each arm's own agent plays hidden tasks, each once."""
+        kind, playing = kind_of(metric), any(slot in PLAYING for arm in self.comparison.arms for slot in arm.slots)
+        before = kind.reads_initial or kind.rates  # which code that plays badly before training would raise
+        if not playing or knobs or self.replication or metric.schedule is not None or kind.of_environment or before:
             raise DesignRefused(
-                "expected agent or prompt varied, no knob and no replication where the arms' agents evaluate; found "
-                "another design; leave evaluate_apart out"
-            )
-        if metric.schedule is not None or kind_of(metric).of_environment or metric.episodes > most:
-            raise DesignRefused(
-                f"expected at most {most} episodes (--episodes), before and after training alone, where the arms' "
-                f"agents evaluate, as they could know a task again; found {metric_name(metric)}, {metric.episodes}"
+                "expected agent or prompt varied, no knob or replication, and a metric of plays after training alone "
+                f"where arms' agents evaluate; found another design, by {metric_name(metric)}; leave evaluate_apart out"
             )
         return metric.model_copy(update={"evaluate_by": "the arm's agent"})
 
@@ -373,6 +370,9 @@ def draft_design(
         comparison, 0.0, families, replication=replication, mediators=mediators, evaluate_apart=proposal.evaluate_apart
     )
     metric = draft.metric(judge, requirements.hidden_episodes)
+    if (requirements.episodes or 0) > metric.episodes:
+        expected = f"expected at most {metric.episodes} episodes, each hidden task once, where the arms' agents play"
+        raise DesignRefused(f"{expected}; found --episodes {requirements.episodes}")
     if claim.kind != "difference":
         if kind_of(metric).rates:
             raise DesignRefused(

@@ -174,7 +174,9 @@ class CompiledDesign:
         # By the price of a whole run: more than a step takes, never less.
         step_s = max(compiler.price.run(add_evaluations(job, metric)) / job.steps for job in jobs)
         seeds = draw_distinct(draw_seed, count * (2 if other else 1) + bool(draft.screen), self.compiler.used)
-        reads_collapses, arms, repairs = kind_of(metric).reads_collapses, draft.comparison.arms, self.proposal.repairs
+        arms, repairs = draft.comparison.arms, self.proposal.repairs
+        # Code that evaluates could have the runs counted as collapsed, and left out, that went badly.
+        counts_all = kind_of(metric).reads_collapses or bool(metric.evaluate_by)
         repairs = compiler.requirements.repairs if repairs is None else repairs
         promised = compiler.requirements.power if analysis is None else analysis.promised
         pilot = Pilot(seeds=self.seeds, most=count, analyses=compiler.requirements.analyses)
@@ -197,9 +199,8 @@ class CompiledDesign:
             replication=Replication(environment=other.environment, seeds=seeds[count : 2 * count]) if other else None,
             watchdog=watchdog_of(step_s), decision_table=build_decision_table(self.proposal),
             counted_as_worst=WORST_CODES, most_excluded=MOST_EXCLUDED,
-            collapse=None if reads_collapses else CollapseRule(drop=noise.drop if noise else None),
-            start=None if reads_collapses else StartRule(),
-            scope_reached=reads_collapses and metric.cut_at is not None,
+            collapse=None if counts_all else CollapseRule(drop=noise.drop if noise else None),
+            start=None if counts_all else StartRule(), scope_reached=counts_all and metric.cut_at is not None,
             shared_seeds=analysis is None or analysis.shares_seeds,
             environments=records_of([draft.job.environment, *([other.environment] if other else [])]),
             inquiry=place, spending="reached", pilot=pilot if analysis is None else None, extension=draft.extension,

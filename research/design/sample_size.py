@@ -163,8 +163,10 @@ class SampleSizeCalculator(BudgetCheck):
         if not isinstance(noise, Noise) or noise.evaluation_sd is None:
             return ()
         options = []
-        for size in map(self.with_episodes, sorted({*EPISODES, self.requirements.hidden_episodes})):
-            need, episodes = size.power_analysis(draft).seeds_needed(draft.effect), size.metric(draft).episodes
+        asked = map(self.with_episodes, {*EPISODES, self.requirements.hidden_episodes})
+        for episodes in sorted({size.metric(draft).episodes for size in asked}):
+            size = self.with_episodes(episodes)
+            need = size.power_analysis(draft).seeds_needed(draft.effect)
             stages = () if need is None else size.stages(draft, need)
             seconds = math.inf if need is None else size.cost(stages)
             options.append(EvaluationOption(episodes, need, seconds, need is not None and size.affords(stages)))

@@ -18,7 +18,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Self, get_args
@@ -30,7 +30,6 @@ from research.environments.reference import client_files, write_client_files
 from research.files import write_bytes
 from research.isolation.access_policy import AccessPolicy, model_calls_alone
 from research.isolation.mode import EngineThread, one_line
-from research.runs.door import Door
 from research.runs.files import (
     AttemptFolder,
     AttemptSpec,
@@ -50,6 +49,7 @@ from studies.records.design import REWARD, is_expression
 from studies.records.runs import ENGINE_GONE, AttemptFailed
 from swarm.environments.base import Split, Task
 from swarm.environments.custom import is_custom, to_json
+from swarm.environments.door import Door
 from swarm.environments.registry import get_environment
 from swarm.job import knobs_of
 from swarm.wire import EVALUATION_STREAM
@@ -199,7 +199,9 @@ def play_arguments(spec: AttemptSpec, role: Role, *, server: str, out: str) -> t
     played = knobs_of(run.job if role in ("client", "evaluator-other") else run.metric.evaluated(run.job))
     elsewhere = role == "evaluator-other" and not run.metric.also_own  # in another environment, with knobs of its own
     knobs = ("--knobs", json.dumps(played)) if played and not elsewhere else ()
-    bounds = ("--seed", str(seed), "--timeout", f"{spec.play_s:g}", *knobs)
+    # a player's plays all end in a quarter of the time: it does not draw a run out, which then would have no say
+    limit_s = (spec.time_limit_s or 4 * spec.play_s) / 4 if player_of(spec, role) else spec.play_s
+    bounds = ("--seed", str(seed), "--timeout", f"{limit_s:g}", *knobs)
     common = ("--environment", environment_of(spec, role), "--server", server, *bounds)
     if role == "client":
         code = [(slot, source) for slot, source in run.sources.items() if is_expression(source)]
@@ -290,11 +292,12 @@ class ContainerWorkers:
         return door, handle
 
     async def _watch_player(self, handle: ContainerHandle, door: Door) -> None:
-        try:
-            while await self._thread.do(handle.poll) is None:  # noqa: ASYNC110  -- an engine, when asked
-                await asyncio.sleep(POLL_S)
-        finally:
-            door.shut()
+        ended = None
+        while ended is None:
+            await asyncio.sleep(POLL_S)
+            with suppress(AttemptFailed):  # an engine that does not answer, as whoever waits for the evaluator sees too
+                ended = await self._thread.do(handle.poll)
+        door.shut()
 
     def refused(self) -> Mapping[str, int]:
         """Return the requests that were refused, by who asked and why."""

@@ -201,6 +201,7 @@ def _number(form: Form) -> int:
 def _sign(site: Site, view: View, form: Form) -> None:
     """Sign what was shown: only where everything follows, the report included."""
     state = _state(site, form)
+    site.forget_checked(state.id)  # its files may have changed without an event
     checked = site.checked(state, wait_s=600.0)
     if why := "its files are still being checked" if checked is None else checked.fault:
         raise BadInput(f"expected a study that holds, to sign it: {why}; see: ajet study verify {state.id}")

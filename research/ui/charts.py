@@ -230,7 +230,7 @@ def interval_bar(
         said.append(f"interval {span(*observed, unit=unit)}" + (f" ({percent(level)})" if level else ""))
     said += [f"predicted {span(*predicted, unit=unit)}"] if predicted else []
     said += [f"too small to matter within {span(*size, unit=unit)}"] if size else []
-    values = ticks(axis, 5)
+    values = ticks(axis, 3)
     shown = ((along(v, v)[0], text) for v, text in zip(values, tick_texts(values), strict=True))
     return IntervalBar(
         ", ".join(said), along(0.0, 0.0)[0], None if estimate is None else along(estimate, estimate)[0],

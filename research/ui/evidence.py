@@ -15,9 +15,10 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 from starlette.exceptions import HTTPException
 
+from research.controller.preview import price_next_round
 from research.design.comparison import StatisticalRequirements
 from research.design.known_findings import KnownFinding, build_finding, load_findings
-from research.errors import BadInput, DesignRefused
+from research.errors import BadInput, DesignRefused, ResearchError
 from research.installation.home import Home
 from research.proposals.arms import Scalar, field_value, value_text
 from research.proposals.metric_choice import format_difference
@@ -130,26 +131,30 @@ class Evidence:
             raise BadInput(f"expected an expression as code of {name}; found a file: ask for it in a terminal")
         return source or value_text(cast(Scalar, value))
 
-    def ways(self) -> Iterator[Way]:
-        """Yield the ways within its own study."""
-        state = self.study
+    def ways(self, site: Site) -> Iterator[Way]:
+        """Yield the ways within its own study, each with what it costs and could see."""
+        state, now = self.study, self.round.round == self.study.round
         over = "it is concluded, and its level is spent" if state.concluded_reason is not None else ""
-        stopped = "it is stopped" if state.stopped_reason is not None else ""
-        deaf = "" if state.asks_planner else "its planner are the rules, which read no notes"
-        last = "" if may_continue(state) else "it has no round left"
-        told = f"what its planner makes of it has a level of the next round's ledger; this round's lock: {self.power}"
-        yield Way("note", "a word to its planner, for the next round", (told,), over or stopped or deaf or last)
-        short = is_stopped_by_budget(state) and not over
+        no = over or ("it is stopped" if state.stopped_reason is not None else "")
+        no = no or ("" if state.asks_planner else "its planner are the rules, which read no notes")
+        no = no or ("" if may_continue(state) else "it has no round left")
+        yield Way("note", "a word to its planner, for the next round", () if no else (self._next_round(site),), no)
+        no = over or ("" if is_stopped_by_budget(state) and now else "no budget stopped the round of this claim")
         collected = sum(run.status == "collected" for run in self.round.runs.values())
-        lines = (
-            (f"{collected} runs are collected; the whole lock: {self.power}", describe_resume(state)) if short else ()
-        )
-        yield Way(
-            "budget",
-            "a larger budget, to make what the lock asks for",
-            lines,
-            "" if short else over or "no budget stopped it",
-        )
+        lines = (f"{collected} runs are collected; the whole lock: {self.power}", describe_resume(state))
+        yield Way("budget", "a larger budget, for what its lock asks for", () if no else lines, no)
+
+    def _next_round(self, site: Site) -> str:
+        if self.study.open_claims:
+            return f"its level is known once this round is over; this round's lock: {self.power}"
+        try:
+            told = price_next_round(site.home, site.log, self.study, self.claim.id)
+        except ResearchError as error:
+            told = {"because": str(error)}
+        if not told.get("can_be_had"):
+            return f"the same once more cannot be had in the next round: {told.get('because', 'no price is known')}"
+        parts = {name.replace("_", " "): value for name, value in told.items() if name != "can_be_had"}
+        return "the same once more: " + ", ".join(f"{name} {value}" for name, value in parts.items())
 
 
 def find_evidence(site: Site, name: str) -> Evidence:

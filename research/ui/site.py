@@ -277,6 +277,10 @@ def minute(ts: str) -> str:
     return ts[:16].replace("T", " ")
 
 
+def _reveal(value: Any) -> Any:
+    return visible(value) if type(value) is str else value
+
+
 @cache
 def templates() -> Environment:
     """Return the templates of the pages and of the report; what is not escaped is named here, and nowhere else.
@@ -286,7 +290,7 @@ def templates() -> Environment:
     extensions: list[type[Extension] | str] = ["jinja2.ext.do"]
     made = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        extensions=extensions, finalize=lambda value: visible(value) if type(value) is str else value,
+        extensions=extensions, finalize=_reveal,
     )  # fmt: skip
     made.filters.update(template_filters(), shown=lambda text: visible(str(text)), age=age, minute=minute)
     made.globals.update(levels=LEVELS, figures={})

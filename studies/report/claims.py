@@ -284,7 +284,8 @@ def code_section(state: StudyState, design: Design, id: str) -> Section | None:
     coded = (run for run in state.runs.values() if run.spec.sources)
     places = {attempt.sandbox.get("kind") for run in coded for attempt in run.attempts}
     if places <= {"docker"}:
-        where = "It ran in containers only, on training episodes." if places else "It has not run."
+        played = ", and played hidden tasks without seeing task or outcome" * bool(design.metric.evaluate_by)
+        where = f"It ran in containers only, on training episodes{played}." if places else "It has not run."
     plain = all(map(is_expression, design.code.values()))
     blocks = [Text(
         f"Written by {author} {when}, and locked with the design. All of it is expressions over numbers, "

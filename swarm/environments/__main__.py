@@ -11,12 +11,12 @@ agent of one's own instead of the environment's; with tasks of its own it needs 
 {"max_turns": 3}), --concurrency, --seed, --timeout (seconds that one play may take) and --unchanged (refuse the user's
 files if they are saved while they are loaded). A --slot is code for a part of the environment's own client
 (`swarm.environments.user_code`): reward, advantage (of a job with `external_advantages`), task_weights, prompt, agent.
-A `player` plays with its slots, prompt or agent, what an evaluator offers at a --door (`swarm.environments.door`).
-The server's client token is read from AJET_TOKEN. `play` goes on until the job is finished, and so does `evaluate
---during`, which plays --episodes whenever training waits for them (as many as it waits for where --episodes is left
-out) and writes all these evaluations to FILE; each prints a line of JSON that sums up, `play` into --out FILE if that
-is given. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses, or the agent fails again and again, or the
-disk does; 130 interrupted, by Ctrl-C or SIGTERM: open episodes are given up.
+A `player` plays with its slots what an evaluator offers at a --door (`swarm.environments.door`), whose --timeout is of
+all plays together. The server's client token is read from AJET_TOKEN. `play` goes on until the job is finished, and so
+does `evaluate --during`, which plays --episodes whenever training waits for them (as many as it waits for where
+--episodes is left out) and writes all these evaluations to FILE; each prints a line of JSON that sums up, `play` into
+--out FILE if that is given. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses, or the agent fails again
+and again, or the disk does; 130 interrupted, by Ctrl-C or SIGTERM: open episodes are given up.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import resource
 import signal
 import sys
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,7 @@ from pydantic import TypeAdapter
 from swarm.client import Agent, AgentFailed, AgentMisplays, AsyncSwarmClient
 from swarm.client.async_client import EPISODE_TIMEOUT_S
 from swarm.client.episode import EpisodeResult
+from swarm.client.transport import Transport
 from swarm.environments import processes
 from swarm.environments.base import Environment, Split, Task
 from swarm.environments.custom import check_tasks, read_tasks
@@ -121,15 +123,11 @@ def main() -> int:
 
 
 def _serve_player(arguments: argparse.Namespace, token: str) -> int:
-    """Play what a door offers. What the code writes says nothing to anybody, and neither does why it ends."""
-    try:
+    """Play what a door offers, until it is gone. Nobody is told what the code says, nor why it ends."""
+    with suppress(Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError):
         code = {slot: load(place, slot, takes=SLOTS[slot]) for slot, place in arguments.slot.items()}
         asyncio.run(_cancel_on_sigterm(serve_plays(arguments.door, arguments.server, token, code)))
-    except (Exception, SystemExit):  # noqa: BLE001
-        return _fail(LOST, "the player ended")
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        return _fail(INTERRUPTED, "interrupted")
-    return 0
+    return LOST
 
 
 def _fail(code: int, message: str) -> int:
@@ -216,17 +214,22 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
     def kept(results: Sequence[EpisodeResult]) -> list[dict[str, Any]]:
         return plays.take(None if hidden else choose_plays(results, kinds, most))
 
-    agent, name = setup.agent, setup.environment.name if setup.environment else None
+    agent, name, door = (
+        setup.agent,
+        setup.environment.name if setup.environment else None,
+        Transport(arguments.door or ""),
+    )
     if setup.environment is not None and arguments.agent is None:
-        remote = None
+        agent = agent_of(setup.environment, on_play=plays.record)
         if arguments.door is not None:
-            remote = RemoteAgent(arguments.door, token, setup.environment.knob("max_turns"))
-        agent = report_failures(agent_of(setup.environment, on_play=plays.record, player=remote))
+            agent = RemoteAgent(setup.environment, door, token, arguments.timeout, plays.record)
+        agent = report_failures(agent)
     knobs = {"knobs": arguments.knobs} if arguments.knobs else {}
     owner = os.environ.get(processes.OWNER, "evaluate")
-    async with AsyncSwarmClient(arguments.server, token, owner=owner, code=setup.code) as client:
+    async with AsyncSwarmClient(arguments.server, token, owner=owner, code=setup.code) as client, door:
         play = partial(
-            evaluate, client, agent, setup.tasks, concurrency=arguments.concurrency, timeout_s=arguments.timeout,
+            evaluate, client, agent, setup.tasks, concurrency=arguments.concurrency,
+            timeout_s=arguments.timeout * (1 if arguments.door is None else 2),  # a player is out of time before
             worst=worst_outcome(setup.environment),
         )  # fmt: skip
         if arguments.during:  # each time other tasks, until the job is finished
@@ -256,13 +259,19 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m swarm.environments", description=__doc__.split("\n")[0])
     actions = parser.add_subparsers(dest="action", required=True)
-    for name in ("play", "evaluate"):
+    for name in ("play", "evaluate", "player"):
         action = actions.add_parser(name)
+        action.add_argument("--server", required=True, type=_address, help="address of the swarm server")
+        if name != "play":
+            action.add_argument("--door", required=name == "player", type=_address, help="where plays are offered")
+        if name != "evaluate":
+            action.add_argument("--slot", action="append", type=_slot, default=[], help="code for a part of the client")
+        if name == "player":
+            continue
         action.add_argument("--environment", help="a built-in environment, or one that was brought, NAME@HASH")
         action.add_argument("--environments", type=Path, help="folder of those that were brought")
         knobs = TypeAdapter(dict[str, Any]).validate_json
         action.add_argument("--knobs", type=knobs, default={}, help="JSON object: what its knobs are set to")
-        action.add_argument("--server", required=True, type=_address, help="address of the swarm server")
         action.add_argument("--tasks", type=Path, help='JSON list of {"id", "data"}: play these only')
         action.add_argument("--agent", metavar="FILE.py[:NAME]", help="play with this agent")
         action.add_argument("--concurrency", type=_count, default=64, help="episodes at once")
@@ -270,14 +279,8 @@ def _parse_arguments() -> argparse.Namespace:
         action.add_argument("--timeout", type=seconds, default=EPISODE_TIMEOUT_S, help="seconds a play may take")
         action.add_argument("--unchanged", action="store_true", help="refuse files that are saved while being loaded")
     play, evaluation = actions.choices["play"], actions.choices["evaluate"]
-    player = actions.add_parser("player")
-    player.add_argument("--server", required=True, type=_address, help="address of the swarm server")
-    player.add_argument("--door", required=True, type=_address, help="where plays are offered")
-    player.add_argument("--slot", action="append", type=_slot, required=True, help="its code: prompt or agent")
-    evaluation.add_argument("--door", type=_address, help="offer the plays to a player there")
     play.add_argument("--stream", type=_name, default="default", help="the stream of tasks the episodes belong to")
     play.add_argument("--reward", metavar="FILE.py[:NAME]", help="judge plays of the environment's agent with this")
-    play.add_argument("--slot", action="append", type=_slot, default=[], help="code for a part of the client")
     play.add_argument("--out", type=_file, help="file to write the summary to, instead of standard output")
     play.set_defaults(split="train")
     evaluation.add_argument("--split", choices=get_args(Split), default="hidden")

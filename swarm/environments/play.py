@@ -238,9 +238,10 @@ def format_message(message: Message, most: int | None = None) -> str:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write what other readers of JSON take too: of halves of characters, which a play may have, question marks."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(json.dumps(value))
+        draft.write_bytes(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
         os.replace(draft, path)
     except OSError:
         with suppress(OSError):

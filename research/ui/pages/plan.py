@@ -68,6 +68,6 @@ def _evidence_values(site: Site, evidence: Evidence | None) -> dict[str, Any]:
         return {"evidence": None}
     count = 0 if evidence.finding is None else count_studies(site.home, site.log, evidence.finding)
     return {
-        "evidence": evidence, "result": describe_result(evidence), "count": count, "ways": list(evidence.ways()),
+        "evidence": evidence, "result": describe_result(evidence), "count": count, "ways": list(evidence.ways(site)),
         "larger": format_flag(2 * evidence.study.budget_s),
     }  # fmt: skip

@@ -33,18 +33,22 @@ def page(site: Site, view: View) -> Page:
         turns.append(_turn(site, state, act, read) | {"number": number, "seq": event.seq, "ts": event.ts})
     ideas = [note for note in state.notebook if note.kind == "note"]
     revised = {note.about: note for note in state.notebook if note.kind == "revise"}
-    checked = site.checked(state)
-    doubted = "its files are being checked; load the page again"
-    if checked is not None:
-        doubted = checked.refused or "; ".join(f"{name}: {why}" for name, why in checked.faults.items())
+    plan, explorations = score_plan(state), list_explorations(state, most=None)
     values = {
         "state": state, "turns": turns, "ideas": [(note, revised.get(note.id)) for note in ideas],
-        "plan": score_plan(state), "doubted": doubted, "explorations": list_explorations(state, most=None),
+        "plan": plan, "doubted": _doubted(site, state) if plan or explorations else "", "explorations": explorations,
         "questions": planner_questions(state), "guidance": _guidance(state, turns),
         "calibration": _calibration(site, view, state),
         "may_note": state.takes_notes and not view.static, "node_words": lambda text: _doubts(state, text, read),
     }  # fmt: skip
     return Page("planner.html.jinja", f"Planner of {state.id}", values, state.id, state.head_hash)
+
+
+def _doubted(site: Site, state: StudyState) -> str:
+    """Return why no verdict or number of a run is shown; empty where all follow from its files."""
+    if (checked := site.checked(state)) is None:
+        return "its files are being checked; load the page again"
+    return checked.refused or "; ".join(f"{name}: {why}" for name, why in checked.faults.items())
 
 
 def _turn(site: Site, state: StudyState, act: PlannerAct, read: list[str]) -> dict[str, Any]:

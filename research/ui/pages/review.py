@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 from research.controller.interventions import ACCEPTABLE
 from research.controller.progress import progress_of
 from research.controller.session import has_controller, require_here
 from research.errors import NotReady
 from research.text import format_seconds
-from research.ui.charts import extent, interval_bar
+from research.ui.charts import interval_bar
 from research.ui.site import CheckedStudy, Page, Site, View, verdict_name
 from studies import StudyState
 from studies.log.reviews import Thread, report_of, threat_anchor
@@ -116,11 +117,12 @@ def _round(state: StudyState, each: StudyState, checked: CheckedStudy | None) ->
     found = [claims.numbers_table(each), claims.mediator_table(each), claims.replication_table(each)] if sound else []
     tested = [Head(tuple(Point("Tested", line) for line in question_of(each).tested), ())]
     body = checked.content.body if checked is not None and checked.content is not None else ()
-    own = _find_round(body, each) if is_campaign(each) else body
+    own, given_up = _find_round(body, each) if is_campaign(state) else body, each in state.given_up
+    asked = () if given_up else claims.claims(each)
     return {
         "number": each.round, "tested": tested, "why_asked": each.why_asked, "lone": answers.get(""),
-        "locked": each.locked is not None, "given_up": each in state.given_up,
-        "cards": [_card(each, claim, answers.get(claim.id), checked) for claim in claims.claims(each)],
+        "locked": each.locked is not None, "given_up": given_up,
+        "cards": [_card(state, each, claim, answers.get(claim.id), checked) for claim in asked],
         "numbers": [table for table in found if table is not None],
         "tried": tuple(_without_drawings(part for part in own if isinstance(part, Section) and part.title == _TRIED)),
     }  # fmt: skip
@@ -132,39 +134,47 @@ def _find_round(body: Iterable[Block], each: StudyState) -> tuple[Block, ...]:
 
 
 def _card(
-    each: StudyState, claim: Hypothesis, answer: HeadlineAnswer | None, checked: CheckedStudy | None
+    state: StudyState, each: StudyState, claim: Hypothesis, answer: HeadlineAnswer | None, checked: CheckedStudy | None
 ) -> dict[str, Any]:
-    verdict, design = each.verdict_on(claim.id), each.design
+    verdict, design, predicted = each.verdict_on(claim.id), each.design, claim.prediction
+    faults = {} if checked is None else checked.faults
+    again = next((found for found in each.replications if found.hypothesis == claim.id), None)
+    may_end = each is state and claim in state.hypotheses and state.concluded_reason is None
+    unit, guess = "" if design is None else design.metric.unit, (predicted.low, predicted.high)
     card: dict[str, Any] = {
         "about": f"r{each.round}/{claim.id}", "name": claim.id, "compared": describe_comparison(claim), "kind": "open",
-        "answer": answer, "claim": claim, "verdict": verdict, "veto": each.vetoed.get(claim.id),
-        "may_veto": not (each.concluded_reason or claim.id in each.vetoed or each.is_settled(claim.id)),
+        "answer": answer, "verdict": verdict, "others": _others(claim, each), "veto": each.vetoed.get(claim.id),
+        "may_veto": may_end and claim.id not in each.vetoed and not each.is_settled(claim.id),
+        "again": "" if again is None else faults.get(verdict_name(each.round, again), ""),
+        "predicted": f"{span(*guess, unit=unit)} ({percent(predicted.level)})", "prior": percent(predicted.probability),
     }  # fmt: skip
     if verdict is None or design is None:
         return card
     if checked is None:
         return card | {"kind": "checking"}
-    if fault := checked.faults.get(verdict_name(each.round, verdict)):
+    if fault := faults.get(verdict_name(each.round, verdict)):
         return card | {"kind": "fault", "word": DOES_NOT_FOLLOW, "fault": fault}
     if checked.refused:
         return card | {"kind": "fault", "word": "not claimed", "fault": checked.refused}
-    unit, interval, predicted = design.metric.unit, deciding_interval(design, verdict), claim.prediction
+    interval, looks = deciding_interval(design, verdict), planned_looks(design, verdict.phase)
     low, high = (interval.low, interval.high) if interval is not None else (None, None)
     margin = verdict.equivalence.margin if verdict.equivalence is not None else design.equivalence_margin
-    guess, looks = (predicted.low, predicted.high), planned_looks(design, verdict.phase)
-    axis = extent((verdict.estimate, low, high, *guess, *((-margin, margin) if margin is not None else ())))
     spent = verdict.last.alpha if verdict.last is not None else looks[min(verdict.look, len(looks)) - 1].alpha
     level = None if interval is None else interval.level
-    bar = interval_bar(verdict.estimate, low, high, level=level, margin=margin, predicted=guess, ends=axis, unit=unit)
+    bar = interval_bar(verdict.estimate, low, high, level=level, margin=margin, predicted=guess, unit=unit)
     return card | {
-        "kind": "judged", "checked_at": checked.at,
-        "bar": bar,
+        "kind": "judged", "checked_at": checked.at, "bar": bar,
         "observed": in_unit(format_signed(verdict.estimate, unit=unit), design.metric),
         "interval": "" if interval is None else f"{span(low, high, unit=unit)} ({percent(interval.level)})",
         "counts": describe_counts(verdict), "within": verdict.within_prediction,
-        "predicted": f"{span(*guess, unit=unit)} ({percent(predicted.level)})", "prior": percent(predicted.probability),
         "level": f"{fine_percent(spent)} of {fine_percent(design.alpha)}", "look": f"{verdict.look} of {len(looks)}",
     }  # fmt: skip
+
+
+def _others(claim: Hypothesis, each: StudyState) -> str:
+    """Return the address of what all studies here found on a claim's field, in its environment."""
+    where = {"environment": each.design.environment} if each.design is not None else {}
+    return f"/compare?{urlencode({'field': claim.variable, **where})}"
 
 
 def _without_drawings(blocks: Iterable[Block]) -> Iterator[Block]:

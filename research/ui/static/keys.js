@@ -16,7 +16,7 @@
     const here = document.activeElement?.closest("[data-row],[data-claim]");
     const found = here?.querySelector(selector) || document.querySelector(selector);
     if (!found) return;
-    if (found.matches("details")) { found.open = true; found.querySelector("textarea,input,select")?.focus(); } else found.click();
+    if (found.matches("details")) { found.open = true; found.querySelector("textarea,select,input:not([type=hidden])")?.focus(); } else found.click();
   };
   const keys = {
     "/": () => document.querySelector("[type=search]")?.focus(), "?": () => location.assign("/help"),

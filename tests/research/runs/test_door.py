@@ -8,9 +8,11 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -22,15 +24,20 @@ from research.isolation.access_policy import AccessPolicy, model_calls_alone
 from research.proposals.actions import ProposeDesign
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS
-from research.runs.door import Door
-from research.runs.files import AttemptFolder
-from research.runs.workers import container_spec, player_spec, tasks_of
+from research.runs import workers as worker_module
+from research.runs.files import AttemptFolder, AttemptSpec, Evaluation, Role
+from research.runs.workers import ContainerWorkers, container_spec, play_arguments, player_spec, tasks_of
+from sandboxes import Exit
 from sandboxes.gateway.gateway import PLAYS, PORTS, Gateway
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
 from sandboxes.inside import relay
 from studies.records.design import Design, Metric
-from studies.records.runs import confirm_spec
+from studies.records.runs import ENGINE_GONE, AttemptFailed, confirm_spec
 from studies.report.tables import design_facts
+from swarm.client.episode import PlayFailed
+from swarm.client.rollout import is_server_error
+from swarm.client.transport import Transport
+from swarm.environments.door import Door, RemoteAgent
 from swarm.environments.registry import get_environment
 from swarm.wire import EVALUATION_STREAM
 from tests.research.design.test_compiler import accepted, compiled, told, wish
@@ -52,12 +59,12 @@ def ask(url, path, key, body):
     except urllib.error.HTTPError as error:
         return error.code
 async def agent(episode, game):
-    server, door = episode.base_url.removesuffix('/v1'), 'http://' + game._host
+    server, door = episode.base_url.removesuffix('/v1'), game._address.rpartition('/')[0]
     tried = [ask(server, '/status', 'sandbox', None), ask(server, '/v1/models', episode.api_key, None),
              ask(server, '/episodes', 'sandbox', {'task_id': 'x', 'kind': 'eval'}),
              ask(server, f'/episodes/{episode.id}/end', episode.api_key, {'reward': 1.0}),
-             ask(door, '/offer', 'sandbox', {'opening': []}), ask(door, '/plays/' + episode.id, 'sandbox', {}),
-             ask(door, '/plays/x/answer', 'sandbox', {})]
+             ask(door, '/offer', 'sandbox', {'opening': []}), ask(door, '/x', 'sandbox', {'answer': {}}),
+             ask(door, '/' + episode.id, 'else', {})]
     seen = [str(vars(episode.lease)), str(episode.task), str(vars(game)), str(game.outcome()), str(dict(os.environ))]
     with open('seen.txt', 'a') as file:
         file.write(json.dumps({'tried': tried, 'seen': seen}) + '\\n')
@@ -66,6 +73,7 @@ async def agent(episode, game):
 ENDS = "import os\nasync def agent(episode, game):\n    os._exit(0)\n"
 HANGS = "async def agent(episode, game):\n    import asyncio\n    await asyncio.sleep(600)\n"
 SENDS = "async def agent(episode, game):\n    game.answer({'role': 'assistant', 'content': {'no': 'text'}})\n"
+HALF = "async def agent(episode, game):\n    game.answer({'role': 'assistant', 'content': '\\ud800'})\n"
 PROMPT = "def prompt(messages):\n    return messages + [{'role': 'user', 'content': 'Begin.'}]\n"
 
 
@@ -140,6 +148,7 @@ async def test_hidden_tasks_are_played_through_the_door(code: dict[str, str], tm
     assert {play["task_id"] for play in found["episodes"]} == {task.id for task in HIDDEN}
     assert not [play for play in found["episodes"] if "failed" in play]
     assert all(play["tokens"] > 0 for play in found["episodes"])
+    assert "Unclosed" not in found["said"]
     roles = [message["role"] for message in found["transcripts"][0]["messages"]]
     assert roles[-1] in ("assistant", "user")
     assert "assistant" in roles
@@ -150,7 +159,7 @@ async def test_the_arms_code_sees_no_task_and_tells_nobody_what_it_read(tmp_path
     found = await evaluated(tmp_path, {"agent": SPY})
     lines = [json.loads(line) for line in (tmp_path / "player/seen.txt").read_text().splitlines()]
     assert len(lines) == len(HIDDEN)
-    assert {tuple(line["tried"]) for line in lines} == {(403, 403, 403, 403, 403, 403, 410)}
+    assert {tuple(line["tried"]) for line in lines} == {(403, 403, 403, 403, 410, 410, 403)}
     shown = json.dumps([line["seen"] for line in lines])
     assert not [task.id for task in HIDDEN if task.id in shown]
     reasons = {play["failed"] for play in found["episodes"]}
@@ -169,12 +178,132 @@ async def test_code_that_ends_hangs_or_says_nonsense_loses_its_plays_and_never_i
     assert all("failed" in play for play in found["episodes"])
 
 
+@pytest.mark.slow
+async def test_half_a_character_does_not_make_an_evaluation_unreadable(tmp_path: Path) -> None:
+    found = await evaluated(tmp_path, {"agent": HALF})
+    assert "?" in [message["content"] for play in found["transcripts"] for message in play["messages"]]
+    assert not [play for play in found["episodes"] if "failed" in play]
+    assert Evaluation.model_validate_json((tmp_path / "out.json").read_bytes()).episodes
+
+
+@contextlib.asynccontextmanager
+async def opened() -> AsyncIterator[tuple[Door, Callable[..., Awaitable[tuple[int, Any]]]]]:
+    """Yield a door, and what posts to it by a key."""
+    async with Door() as door, aiohttp.ClientSession() as http:
+
+        async def post(key: str, name: str, body: Any) -> tuple[int, Any]:
+            async with http.post(f"{door.url}/{name}", json=body, headers={"Authorization": f"Bearer {key}"}) as reply:
+                return reply.status, await reply.json() if reply.status == 200 else None
+
+        yield door, post
+
+
+async def test_a_play_passes_the_door_and_is_over_on_both_sides() -> None:
+    async with opened() as (door, post):
+        judge, player = partial(post, door.evaluator_key), partial(post, door.player_key)
+        offered = asyncio.create_task(judge("offer", {"opening": ["go"]}))
+        _, offer = await player("next", {})
+        name = offer["id"]
+        answered = asyncio.create_task(player(name, {"answer": {"content": "7"}}))
+        assert await offered == (200, {"id": name, "answer": {"content": "7"}})
+        assert await player(name, {"answer": {}}) == (410, None)
+        followed = asyncio.create_task(judge(name, {"messages": ["lower"], "over": False}))
+        assert await answered == (200, {"messages": ["lower"]})
+        assert await player(name, {"failed": False}) == (200, {})
+        assert await followed == (200, {"over": True})
+        assert await judge(name, {"messages": [], "over": False}) == (200, {"failed": True})
+        assert (await player(name, {"failed": False}))[0] == 410
+
+
+async def test_what_the_evaluator_gives_up_frees_its_player_and_is_offered_no_more() -> None:
+    async with opened() as (door, post):
+        judge, player = partial(post, door.evaluator_key), partial(post, door.player_key)
+        first, second = (asyncio.create_task(judge("offer", {"n": n})) for n in range(2))
+        offer = (await player("next", {}))[1]
+        given_up, other = (first, second) if offer["n"] == 0 else (second, first)
+        other.cancel()  # nobody has taken it
+        answering = asyncio.create_task(player(offer["id"], {"answer": "x"}))
+        await given_up
+        following = asyncio.create_task(judge(offer["id"], {"messages": ["y"], "over": False}))
+        assert (await answering)[1] == {"messages": ["y"]}
+        following.cancel()
+        await asyncio.wait({other, following})
+        nothing = asyncio.create_task(player("next", {}))
+        assert not (await asyncio.wait({nothing}, timeout=0.5))[0]
+        assert (await player(offer["id"], {"answer": "x"}))[0] == 410
+        nothing.cancel()
+
+
+async def test_large_or_malformed_bodies_are_refused_and_the_door_goes_on() -> None:
+    async with opened() as (door, post):
+        judging = asyncio.create_task(post(door.evaluator_key, "offer", {"opening": ["x" * (1 << 20)]}))
+        _, offer = await post(door.player_key, "next", {})
+        for body, status in (({"answer": "x" * (1 << 18)}, 413), ([1], 400), (5, 400), ([["a"]], 400)):
+            assert (await post(door.player_key, offer["id"], body))[0] == status
+        headers = {"Authorization": f"Bearer {door.player_key}", "Content-Type": "application/json; charset=none"}
+        async with aiohttp.request("POST", f"{door.url}/{offer['id']}", data=b"{}x", headers=headers) as reply:
+            assert reply.status == 400
+        assert (await post(door.player_key, offer["id"], {"failed": True}))[0] == 200
+        assert await judging == (200, {"failed": True})
+
+
+async def test_whatever_fails_a_play_is_told_in_fixed_words_and_never_as_the_servers(tmp_path: Path) -> None:
+    door = Transport(f"http://127.0.0.1:{free_port()}")
+    nobody = RemoteAgent(get_environment("guess"), door, "key", 60, lambda *_: None)
+    async with door:
+        with pytest.raises(PlayFailed, match=r"^the arm's agent failed the play$") as failed:
+            await nobody(SimpleNamespace(task=HIDDEN[0], api_key="k", model="m"))  # type: ignore[arg-type]
+    assert (failed.value.__cause__, failed.value.__context__) == (None, None)
+    assert not is_server_error(failed.value)
+
+
+async def test_all_plays_of_a_player_end_in_a_quarter_of_the_time_of_its_run() -> None:
+    order = with_run(make_order(), slots={"agent": PLAYS_IT}, metric=BY_AGENT).model_copy(
+        update={"time_limit_s": 900.0}
+    )
+
+    def limit(spec: AttemptSpec, role: Role) -> str:
+        words = play_arguments(spec, role, server="s", out="o")
+        return words[words.index("--timeout") + 1]
+
+    assert [limit(order, role) for role in ("client", "evaluator-final")] == ["600", "225"]
+    assert limit(with_run(order, metric=Metric(meaning="m", episodes=24)), "evaluator-final") == "600"
+    async with Door() as door, Transport(door.url) as way:
+        slow = RemoteAgent(get_environment("guess"), way, door.evaluator_key, 0.2, lambda *_: None)
+        began = asyncio.get_running_loop().time()
+        for task in HIDDEN:
+            with pytest.raises(PlayFailed, match="out of time"):
+                await slow(SimpleNamespace(task=task, api_key="k", model="m"))  # type: ignore[arg-type]
+        assert asyncio.get_running_loop().time() - began < 2
+
+
+async def test_an_engine_that_is_silent_once_fails_no_play(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "POLL_S", 0)
+    shut, found = Door(), [AttemptFailed(ENGINE_GONE, "gone"), None, Exit("finished", 0)]
+    shut.shut = lambda: told.append(len(found))  # type: ignore[method-assign]
+    told = list[int]()
+
+    async def look(_: Any) -> Any:
+        if isinstance(seen := found.pop(0), AttemptFailed):
+            raise seen
+        return seen
+
+    workers = SimpleNamespace(_thread=SimpleNamespace(do=look))
+    await ContainerWorkers._watch_player(workers, SimpleNamespace(poll=None), shut)  # type: ignore[arg-type]
+    assert told == [0]
+
+
 async def test_the_door_asks_for_the_key_of_the_side() -> None:
     async with Door() as door, aiohttp.ClientSession() as http:
-        for path, key in (("/offer", door.player_key), ("/next", door.evaluator_key), ("/plays/x/end", "")):
+        for path, key, status in (
+            ("/offer", door.player_key, 410),
+            ("/x", "", 403),
+            ("/next", door.evaluator_key, 200),
+        ):
             headers = {"Authorization": f"Bearer {key}"}
             async with http.post(door.url + path, json={}, headers=headers) as reply:
-                assert reply.status == 403
+                assert reply.status == status
+                assert status != 200 or await reply.json() == {"failed": True}
         door.shut()
         async with http.post(
             f"{door.url}/offer", json={}, headers={"Authorization": f"Bearer {door.evaluator_key}"}
@@ -220,6 +349,19 @@ def test_the_lock_says_who_plays() -> None:
 def test_what_the_code_could_know_again_or_does_not_play_is_refused() -> None:
     asked = wish(evaluate_apart="agent")
     assert "expected agent or prompt varied" in (told(asked) or "")
-    for often in (replace(ONCE, metric=RequestedMetric("area")), replace(ONCE, episodes=300)):
-        with pytest.raises(DesignRefused, match="before and after training alone"):
-            agent_design(asked, often)
+    for name in ("area", "gain", "collapse"):
+        with pytest.raises(DesignRefused, match="of plays after training alone"):
+            agent_design(asked, replace(ONCE, metric=RequestedMetric(name)))
+    with pytest.raises(DesignRefused, match="at most 216 episodes"):
+        agent_design(asked, replace(ONCE, episodes=300))
+
+
+def test_code_that_evaluates_cannot_have_its_bad_runs_left_out_as_collapsed() -> None:
+    design, usual = agent_design(wish(evaluate_apart="agent")), agent_design(wish())
+    assert (design.collapse, design.start) == (None, None)
+    assert None not in (usual.collapse, usual.start)
+
+
+def test_without_a_wish_no_task_is_played_twice() -> None:
+    for required in (StatisticalRequirements(), replace(ONCE, episodes=64)):
+        assert agent_design(wish(evaluate_apart="agent"), required).metric.episodes == (required.episodes or 216)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,12 +14,13 @@ import pytest
 from research.errors import DesignRefused
 from research.isolation.mode import Isolation, Sandboxing
 from research.planners.analysis import try_code
-from sandboxes import DockerSandbox
+from research.runs.files import Evaluation
+from sandboxes import DockerSandbox, Exit
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images.build import Image
 from tests.research.factories import with_run
 from tests.research.runs.test_containers import ContainedTrial
-from tests.research.runs.trials import DEADLINE_S
+from tests.research.runs.trials import DEADLINE_S, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -137,3 +140,68 @@ def test_code_is_tried_in_a_container_before_anything_is_locked(
         with pytest.raises(DesignRefused, match=said) as refused:
             attempt(slot, written(slot, body=body), "guess")
         assert len(refused.value.message) < 600
+
+
+FLOOD = """
+import http.client, threading, time, urllib.parse
+def spam(address, path, size):
+    place = urllib.parse.urlsplit(address)
+    while True:
+        try:
+            connection = http.client.HTTPConnection(place.netloc, timeout=5)
+            connection.request("POST", path, b"[" * size, {"Authorization": "Bearer " + episode.api_key})
+            connection.getresponse().read()
+        except Exception:
+            time.sleep(0.01)
+for address, path in ((game._address, "/next"), (game._address, "/offer"), (episode.base_url, "/v1/chat/completions")):
+    for size in (2, 100_000, 100_000_000):
+        threading.Thread(target=spam, args=(address, path, size), daemon=True).start()
+raise RuntimeError(str(game.opening()))
+"""
+HELD = """
+import asyncio
+asyncio.ensure_future(episode.chat(game.opening(), max_tokens=64))
+await asyncio.sleep(0)
+raise RuntimeError("SECRET")
+"""
+BOMBS = """
+for _ in range(9):
+    game.answer({"role": "assistant", "content": "1", "more": [[]] * 60_000})
+"""
+HALVES = "game.answer({'role': 'assistant', 'content': '\\ud800'})\nraise RuntimeError('SECRET')"
+
+
+@pytest.mark.parametrize(
+    ("body", "fails"),
+    [(f"{WALLS}\n{HONEST['agent']}", False), ("import os\nos._exit(0)", True), ("import time\ntime.sleep(600)", True),
+     (FLOOD, True), (HELD, True), (BOMBS, False), (HALVES, False), ("a = [0]\nwhile True:\n    a += a", True)],
+    ids=["honest", "ends", "hangs", "flood", "held", "bombs", "halves", "memory"],
+)  # fmt: skip
+def test_what_plays_hidden_tasks_has_none_and_costs_its_plays_and_never_its_run(
+    trial: ContainedTrial, body: str, fails: bool
+) -> None:
+    """It trains honestly: as a player it knows no task, and does this. A game of arith has one answer."""
+    hostile = "if not episode.task.id:\n" + "\n".join(f"    {line}" for line in body.splitlines() if line)
+    order = trial.order(steps=2, backend="fake", environment="arith")
+    metric = order.run.metric.model_copy(update={"evaluate_by": "the arm's agent"})
+    trial.launch(with_run(order, slots={"agent": written("agent", hostile)}, metric=metric)).wait(DEADLINE_S)
+    assert trial.running() == {}
+    outcome = trial.outcome()
+    assert outcome.code == "ok", outcome.reason
+    for name in ("initial", "final"):
+        found = Evaluation.model_validate_json(trial.folder.evaluation(name).read_bytes())
+        assert len(found.episodes) == order.run.metric.episodes
+        assert {bool(play.failed) for play in found.episodes} == {fails}
+        assert "SECRET" not in found.model_dump_json()
+
+
+def test_a_killed_attempt_takes_its_player_along(trial: ContainedTrial) -> None:
+    order = trial.order(steps=2, backend="fake", environment="arith")
+    metric = order.run.metric.model_copy(update={"evaluate_by": "the arm's agent"})
+    hangs = written("agent", "import time\ntime.sleep(600)")
+    handle = trial.launch(with_run(order, slots={"agent": hangs}, metric=metric))
+    eventually(lambda: set(trial.running()) >= {"evaluator-initial", "evaluator-initial-player"}, "it is played")
+    (pid,) = trial.pids("research.runs.attempt")
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: trial.running() == {}, "its containers end")
+    assert handle.poll() == Exit("error", -signal.SIGKILL)

@@ -20,6 +20,7 @@ from research.ui.evidence import find_evidence
 from research.ui.pages.plan import page
 from research.ui.previews import Preview, Previews, read_options
 from research.ui.site import Page, Site, View, render
+from studies import fold
 from tests.research.banks import bank
 
 from .conftest import add_gallery_study, view_of
@@ -172,6 +173,16 @@ def test_a_claim_that_does_not_follow_has_no_number(site: Site, inquiry: str) ->
     made, _ = shown(site, asking(evidence=f"{inquiry}/1/h1"))
     assert made.values["result"]["verdict"] == "does not follow"
     assert "0.0155" not in made.values["result"]["text"]
+
+
+def test_an_open_inquiry_says_what_the_next_round_would_cost_and_see(site: Site, inquiry: str) -> None:
+    found = find_evidence(site, f"{inquiry}/1/h1")
+    judged = fold(site.log.read(inquiry)[:142])
+    running = fold(site.log.read(inquiry)[:100])
+    for state, part in ((judged, "power at the smallest effect"), (running, "this round's lock: 10 runs")):
+        word, budget = replace(found, study=state, round=state).ways(site)
+        assert part in word.lines[0]
+        assert budget.refused
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (.ci/run installs it)"),
 ]
 ATTACK = (
-    "</script><img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}\u200b' \" `"
+    "</script><img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}"
+    "\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}\u200b' \" `"
 )
 INQUIRY, PLAIN, HOSTILE = "what-limits-guess", "group-size-in-guess", "hostile"
 

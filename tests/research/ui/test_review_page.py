@@ -20,9 +20,12 @@ from research.ui.site import CheckedStudy, Page, Site, render
 from studies import EventType, StudyLog
 from studies.errors import LogCorrupt, StudiesError
 from studies.log.reviews import threat_anchor
+from studies.log.study import EXPLORE
+from studies.records.alpha import Exploration
 from studies.report.elements import list_drawings
 from tests.research.factories import make_study
 from tests.research.ui.conftest import add_gallery_study, view_of
+from tests.studies.log.test_people import ask
 from tests.studies.synthetic import Synthetic
 
 
@@ -176,6 +179,7 @@ def test_without_a_verdict_the_claim_says_which_runs_are_there(site: Site, made:
     (card,) = cards(page)
     assert card["kind"] == "open"
     assert "valid run" in card["answer"].sentence
+    assert card["predicted"] in html
     assert "1 of at most" in page.values["progress"]
     assert "veto" in actions_of(html)
 
@@ -208,6 +212,32 @@ def test_an_export_has_no_form_and_no_part_that_asks_a_server(site: Site, study:
     html = render(review.page(site, view), view)
     assert not re.search("<form|<iframe|<script", html)
     assert "judged" in {card["kind"] for card in cards(review.page(site, view))}
+
+
+def test_a_study_that_waits_is_approved_or_denied_on_its_page(site: Site, made: Synthetic) -> None:
+    made.lock()
+    digest = ask(made)
+    html = shown(site, made.study)[1]
+    assert {"approve", "deny"} <= actions_of(html)
+    act(site, view_of(), "approve", form(site, made.study, digest=digest, note="go"))
+    assert site.state(made.study).approvals[0].granted
+    assert not {"approve", "deny"} & actions_of(shown(site, made.study)[1])
+
+
+def test_an_exploration_shows_its_runs_and_that_nothing_was_tested(site: Site, made: Synthetic) -> None:
+    design = made.design
+    metric = design.metric.model_copy(update={"split": "search", "key": "search/success"})
+    fields = {"environment": "guess", "base_job": design.base_job, "arms": design.arms, "seed": 7, "metric": metric}
+    plan = Exploration.model_validate({"why": "Does it move?", **fields})
+    study = make_study(site.home, "s-explored", site.log)
+    study.create(settings={"budget_s": 900.0, "max_runs": None, "parallel": 2, "approve": "none", EXPLORE: True})
+    planned = {"plan": plan.model_dump(mode="json"), "hash": plan.hash(), "seconds_per_run": 3.0, "turn": ""}
+    study.append(EventType.EXPLORATION_PLANNED, **planned)
+    page, html = shown(site, "s-explored")
+    assert cards(page) == []
+    assert page.values["rounds"][0]["lone"].label in html
+    assert [block.title for block in page.values["rounds"][0]["tried"]] == ["Tried without a claim"]
+    assert "Does it move?" in html or "not begun" in html
 
 
 def test_a_report_of_before_something_happened_can_be_built_again(site: Site, made: Synthetic) -> None:
@@ -287,6 +317,14 @@ def test_a_signature_names_head_and_report_and_is_of_an_earlier_one_once_the_stu
     page, html = shown(site, study)
     assert [each.of_head for each in page.values["signatures"]] == [False]
     assert "of an earlier head" in html
+
+
+def test_a_file_that_changed_without_an_event_is_seen_before_anybody_signs(site: Site, study: str) -> None:
+    assert "sign" in actions_of(shown(site, study)[1])
+    collected_file(site, study).write_text("{}")
+    with pytest.raises(BadInput, match="holds"):
+        act(site, view_of(), "sign", form(site, study, decision="accept"))
+    assert site.reviews(study).read() == []
 
 
 def test_verification_lists_what_holds_and_what_drifted(site: Site, study: str) -> None:

@@ -254,6 +254,9 @@ def test_where_the_code_ran_is_what_the_log_of_its_attempts_says(
         if kind := sandboxes[min(number, 1)]:
             study.launch(spec, sandbox={"kind": kind})
     assert where in code_section(study.state(), study.design, "").blocks[0].text
+    played = study.design.metric.model_copy(update={"evaluate_by": "the arm's agent"})
+    told = code_section(study.state(), study.design.model_copy(update={"metric": played}), "").blocks[0].text
+    assert ("played hidden tasks without seeing task" in told) == (where == "containers only")
     asked = replace(study.state(), settings={"wanted": {"code": {"a": ["a.py", "..."]}}})
     assert code_section(asked, study.design, "").blocks[0].text.startswith("Written by who asked before the data")
 

@@ -107,12 +107,12 @@ def test_what_cannot_be_written_leaves_the_old_and_no_draft(tmp_path: Path, monk
     path = tmp_path / "during.json"
     write_json(path, {"evaluations": []})
 
-    def full(self: Path, text: str) -> int:
-        with self.open("w") as file:
-            file.write(text[:5])
+    def full(self: Path, data: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(data[:5])
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="full"):
         write_json(path, {"evaluations": [1]})
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
