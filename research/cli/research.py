@@ -36,7 +36,7 @@ from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation, choose
 from research.orchestration.handover import find_worker, prepare_prefect
 from research.orchestration.server import PrefectUnavailable
-from research.orchestration.supervision import pages_line
+from research.orchestration.supervision import pages_address, pages_line
 from research.planners.context import Planner
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.budget import GIVEN_UP
@@ -225,6 +225,8 @@ def conduct(
             view = PrefectView(home, begun, say, warn)
     mirror = options.make_mirror(home, begun, say, warn)
     session = Session(home, log, study, planner, isolation, lease.check, mirror)
+    if not json and pages_address(home):
+        console().print(pages_line(home, study))
     try:
         with view or nullcontext(), mirror or nullcontext():
             with show_progress(json, "planning"):

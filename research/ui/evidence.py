@@ -8,8 +8,8 @@ level of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final, Literal, NamedTuple, cast
 
@@ -71,20 +71,15 @@ class Evidence:
         assert self.round.design is not None
         return self.round.design
 
-    @cached_property
+    @property
     def power(self) -> str:
         """What the lock promises to see, and what its runs were to cost."""
-        requirements, promise, price = (
-            StatisticalRequirements.of(self.study.settings),
-            self.design.promise,
-            self.design.price,
-        )
-        effect = (
-            promise.effect if promise else self.claim.smallest_effect or requirements.min_effect(self.design.metric)
-        )
-        seen = format_difference(self.design.metric, effect)
-        power = promise.power if promise else requirements.power
-        return f"{price.runs} runs, about {format_seconds(price.total_s)}; power {power:.2g} at {seen}"
+        requirements, design = StatisticalRequirements.of(self.study.settings), self.design
+        effect, power = self.claim.smallest_effect or requirements.min_effect(design.metric), requirements.power
+        if design.promise is not None:
+            effect, power = design.promise.effect, design.promise.power
+        cost = f"{design.price.runs} runs, about {format_seconds(design.price.total_s)}"
+        return f"{cost}; power {power:.2g} at {format_difference(design.metric, effect)}"
 
     def fixed(self) -> dict[str, str]:
         """Return what the command of its study said of files, which a study on the same question shares."""
@@ -115,14 +110,19 @@ class Evidence:
             "budget": format_flag(float(self.study.settings["budget_s"])),
         }  # fmt: skip
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """What all arms of its study shared and no flag of a page says: the next study has it otherwise."""
+        shared = () if self.finding is None or self.fixed() else self.finding.conditions.fields
+        apart = self.design.metric.evaluate_by or self.design.metric.evaluates_apart(self.claim.declared)
+        played = ("how hidden tasks are played",) if apart else ()
+        return (*(name for name in shared if name not in self._held()), *played)
+
     def _held(self) -> dict[str, str]:
-        """Return the settings that all arms shared and flags can say."""
         found = {}
         for name, value in ({} if self.finding is None else self.finding.conditions.fields).items():
-            try:
+            with suppress(DesignRefused, TypeError):
                 found[name] = value_text(field_value(name, cast(Scalar, value)))
-            except (DesignRefused, TypeError):
-                continue
         return found
 
     def _value(self, name: str, value: JsonValue) -> str:
@@ -136,7 +136,7 @@ class Evidence:
         state, now = self.study, self.round.round == self.study.round
         over = "it is concluded, and its level is spent" if state.concluded_reason is not None else ""
         no = over or ("it is stopped" if state.stopped_reason is not None else "")
-        no = no or ("" if state.asks_planner else "its planner are the rules, which read no notes")
+        no = no or ("" if state.asks_planner else "it is planned by the rules, which read no notes")
         no = no or ("" if may_continue(state) else "it has no round left")
         yield Way("note", "a word to its planner, for the next round", () if no else (self._next_round(site),), no)
         no = over or ("" if is_stopped_by_budget(state) and now else "no budget stopped the round of this claim")

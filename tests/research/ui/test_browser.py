@@ -57,7 +57,7 @@ class Served:
 
     def _attack(self, folder: Path, beside: Path) -> None:
         made = Synthetic(beside / "made", study=HOSTILE, topic=f"Does a larger group help? {ATTACK}")
-        claim = hypothesis("h1", statement=ATTACK, rationale=ATTACK)
+        claim = hypothesis("h1", statement=ATTACK, mechanism=ATTACK)
         made.create(planner={"name": ATTACK, "model": ATTACK})
         made.lock(made.design.model_copy(update={"hypotheses": (claim,)}))
         for event in made.log.read_unverified(HOSTILE):
