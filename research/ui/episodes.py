@@ -44,6 +44,9 @@ START_S: Final = 60.0
 END_S: Final = 10.0
 ANSWER_S: Final = 60.0
 """For all tokens of a long episode to be given their texts."""
+MOST_LISTED: Final = 10_000
+LISTED_LIVE: Final = 1_000
+"""A training is not held up by who looks at it."""
 PRUNED: Final = "its tokens went with old checkpoints (a job's `checkpoints_kept`)"
 
 
@@ -69,6 +72,8 @@ class Reader:
     url: str
     token: str = field(repr=False)
     used: float = 0.0
+    listed: Sequence[EpisodeSummary] | None = None
+    """What it listed, which changes no more."""
 
     def end(self) -> None:
         for stream in (self.process.stdin, self.process.stdout):
@@ -133,9 +138,16 @@ class EpisodeReaders:
         """Return where the episodes of a swarm server of this installation are; `-` is the one without a name."""
         return Place(server_folder(self._home.path, None if name == "-" else validate_name(name)))
 
-    def list(self, place: Place, limit: int = 500) -> Sequence[EpisodeSummary]:
+    def list(self, place: Place) -> Sequence[EpisodeSummary]:
         """Return the newest episodes first. Raises NotReady, and SwarmError where a server does not answer."""
-        return self._ask(place, lambda client: client.episodes(limit)).episodes
+        if find_swarm(place.folder) is not None:
+            return self._ask(place, lambda client: client.episodes(LISTED_LIVE)).episodes
+        if (reader := self._open.get(place.folder)) is None or reader.listed is None:
+            found = self._ask(place, lambda client: client.episodes(MOST_LISTED)).episodes
+            if (reader := self._open.get(place.folder)) is None:
+                return found
+            reader.listed = found
+        return reader.listed
 
     def read(self, place: Place, episode: str) -> SeenEpisode:
         async def look(client: AsyncSwarmClient) -> SeenEpisode:

@@ -188,9 +188,10 @@ def _attempt_lines(site: Site, found: FoundRun, attempt: AttemptState) -> Iterat
     except (OSError, ValueError, TypeError, AttributeError):  # for display only
         stages = {}
     at = began
-    for stage, seconds in stages.items() if attempt.status is not None else ():
-        yield at, f"{name}: {STAGES.get(stage, str(stage)[:40])}"
-        at += timedelta(seconds=seconds) if isinstance(seconds, int | float) else timedelta()
+    for stage, begins in STAGES.items() if attempt.status is not None else ():
+        if isinstance(seconds := stages.get(stage), int | float):
+            yield at, f"{name}: {begins}"
+            at += timedelta(seconds=seconds)
     if attempt.status is None and (now := read_progress(folder)) is not None:
         solved = "" if now.train_success is None else f", solved {now.train_success:.3f}"
         hidden = "" if now.hidden_success is None else f", hidden tasks {now.hidden_success:.3f}"
