@@ -10,14 +10,14 @@ from typing import Any, Final
 from research.controller.planning import TurnId, read_turn
 from research.errors import NotReady
 from research.planners.factory import describe_scores, describe_share, load_track_record
-from research.planners.history import list_explorations
 from research.planners.tools import shows_hidden_plays
 from research.shown.study import planner_questions
 from research.ui.site import Page, Site, View
 from studies import EventType, StudyState
 from studies.log.entries import PlannerAct
 from studies.records.verdict import one_line
-from studies.report.answer import score_plan
+from studies.report.content import TRIED
+from studies.report.elements import find_sections
 from studies.report.prose import mark, quote_held
 
 GONE: Final = "its words are not kept here"
@@ -33,22 +33,17 @@ def page(site: Site, view: View) -> Page:
         turns.append(_turn(site, state, act, read) | {"number": number, "seq": event.seq, "ts": event.ts})
     ideas = [note for note in state.notebook if note.kind == "note"]
     revised = {note.about: note for note in state.notebook if note.kind == "revise"}
-    plan, explorations = score_plan(state), list_explorations(state, most=None)
+    checked = site.checked(state)
+    body = checked.content.body if checked is not None and checked.content is not None else ()
     values = {
         "state": state, "turns": turns, "ideas": [(note, revised.get(note.id)) for note in ideas],
-        "plan": plan, "doubted": _doubted(site, state) if plan or explorations else "", "explorations": explorations,
+        "doubted": "its files are being checked; load the page again" if checked is None else checked.fault_of_files,
+        "plan": list(find_sections(body, "plan")), "explorations": list(find_sections(body, TRIED)),
         "questions": planner_questions(state), "guidance": _guidance(state, turns),
         "calibration": _calibration(site, view, state), "threads": site.reviews(state.id).state().by_anchor(),
         "may_note": state.takes_notes and not view.static, "node_words": lambda text: _doubts(state, text, read),
     }  # fmt: skip
     return Page("planner.html.jinja", f"Planner of {state.id}", values, state.id, state.head_hash)
-
-
-def _doubted(site: Site, state: StudyState) -> str:
-    """Return why no verdict or number of a run is shown; empty where all follow from its files."""
-    if (checked := site.checked(state)) is None:
-        return "its files are being checked; load the page again"
-    return checked.refused or "; ".join(f"{name}: {why}" for name, why in checked.faults.items())
 
 
 def _turn(site: Site, state: StudyState, act: PlannerAct, read: list[str]) -> dict[str, Any]:

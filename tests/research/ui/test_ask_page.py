@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -144,6 +145,38 @@ def test_a_study_begins_with_the_worker_once(site: Site, given: list[str]) -> No
     state = site.state(study)
     assert state.served
     assert state.command == ["ajet", "research", "--vary", "group_size=4,16", "--env", "guess", "--rounds", "1"]
+
+
+def test_a_study_that_was_begun_and_could_not_be_handed_over_is_begun_no_second_time(
+    site: Site, given: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(study: str) -> str:
+        raise NotReady("the worker went away")
+
+    monkeypatch.setattr(previews, "find_worker", lambda home: lost)
+    form = {**VARY, "once": "one"}
+    with pytest.raises(NotReady):
+        act(site, view_of(), "begin", form)
+    assert [act(site, view_of(), "begin", form)] == [f"/s/{study}" for study in site.log.studies()]
+
+
+def test_a_plan_that_evidence_asks_a_language_model_for_is_the_one_that_its_page_shows(
+    site: Site, inquiry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("research.ui.evidence.Evidence.fixed", lambda evidence: {"backend": "local"})
+    asked: list[str | None] = []
+
+    def make(home: object, log: object, options: ResearchOptions) -> Preview:
+        asked.append(options.backend)
+        return Preview(None, "it declined")
+
+    monkeypatch.setattr(previews, "make_preview", make)
+    query = {"topic": "What limits guess?", "planner": "llm", "planner_model": "m"}
+    view = asking(evidence=f"{inquiry}/1/h1", **query)
+    fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', render(page(site, view), view).split('id="plan"')[1]))
+    act(site, view, "plan", fields)
+    made, _ = shown(site, view)
+    assert (made.values["preview"].refused, asked) == ("it declined", ["local"])
 
 
 def test_without_a_worker_nothing_is_begun(site: Site) -> None:
