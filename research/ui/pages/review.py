@@ -59,7 +59,7 @@ _AFTER_CLAIMS = ("plan", "deviations", "analyses", "ledgers")
 
 def page(site: Site, view: View) -> Page:
     state = site.state(view.path["study"])
-    checked, reviewed = _check(site, state, view), site.reviews(state.id).state()
+    checked, reviewed = find_checked(site, state, view), site.reviews(state.id).state()
     content = None if checked is None else checked.content
     body = () if content is None else content.body
     threads, runs = reviewed.by_anchor(), state.every_run.values()
@@ -90,7 +90,8 @@ def _built(state: StudyState) -> str:
     return "" if state.report is None or noted else state.last_ts
 
 
-def _check(site: Site, state: StudyState, view: View) -> CheckedStudy | None:
+def find_checked(site: Site, state: StudyState, view: View) -> CheckedStudy | None:
+    """Return what a study's files come to, for an export in any case; None while they are being checked."""
     try:
         require_here(site.home, site.log, state)
     except NotReady as error:
