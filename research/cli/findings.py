@@ -12,7 +12,7 @@ from rich.text import Text
 from research.cli.app import Json, Name, answer, make_table, open_installation, open_study, print_json
 from research.design import known_findings
 from research.installation.home import Home
-from research.planners.factory import TrackRecord, describe_scores, describe_share, load_track_record
+from research.planners.factory import TrackRecord, describe_bins, describe_scores, load_track_record
 from research.terminal import warn
 from studies import EventLog
 from studies.records.statements import setting
@@ -51,10 +51,7 @@ def _calibration_screen(record: TrackRecord, planner: str | None) -> list[Table 
     for forecaster in record.forecasters:
         lines += [Text(forecaster.title, "bold"), *(Text(f"  {line}") for line in describe_scores(forecaster))]
         names = ("  predicted", "mean", "claims", "supported (95 %)")
-        rows = [
-            (f"  {one.low:.0%} to {one.high:.0%}", f"{one.predicted:.0%}", str(one.n), describe_share(one.supported))
-            for one in forecaster.bins
-        ]
+        rows = [(f"  {span}", *others) for span, *others in describe_bins(forecaster)]
         table = make_table(names, rows, right=names[1:], padding=(0, 2, 0, 0))
         lines += [table if rows else Text("  nothing to score yet: no verdict is valid"), Text("")]
     if reasons:

@@ -16,7 +16,7 @@ from research.errors import DesignRefused, TopicDeclined
 from research.installation.base_job import require_known
 from research.installation.home import Home
 from research.planners.rules import RulesPlanner
-from research.shown.plan import Grid, Line, describe_plan
+from research.shown.plan import Fact, Grid, describe_plan
 from research.terminal import warn
 from studies import EventLog
 from swarm.job import Job
@@ -57,13 +57,13 @@ def plan(asked: options.ResearchOptions, json: Json = False) -> None:
 
 def screen(seen: PlanPreview) -> Iterator[Text | Table]:
     for each in describe_plan(seen):
-        if isinstance(each, Line):
+        if isinstance(each, Fact):
             yield _draw_line(each)
         else:
             yield from _draw_table(each)
 
 
-def _draw_line(line: Line) -> Text:
+def _draw_line(line: Fact) -> Text:
     name = "  " * line.inset + (f"{line.name}  " if line.name else "    " * line.inset)
     if line.name in ("asked", "tested"):
         return Text.assemble((name, "dim"), (line.text, "italic" if line.name == "asked" else ""))

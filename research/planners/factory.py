@@ -269,5 +269,13 @@ def describe_scores(entry: Forecaster) -> Iterator[str]:
         yield f"predicted intervals held {held} of the estimates, at a level of {scores.mean_level:.0%}: {n}"
 
 
+def describe_bins(entry: Forecaster) -> list[tuple[str, ...]]:
+    """Return how often what a planner held for likely came true: a row of texts for each range of probability."""
+    return [
+        (f"{one.low:.0%} to {one.high:.0%}", f"{one.predicted:.0%}", str(one.n), describe_share(one.supported))
+        for one in entry.bins
+    ]
+
+
 def describe_share(interval: Interval) -> str:
     return f"{interval.mean:.0%} [{interval.low:.0%}, {interval.high:.0%}]"

@@ -270,8 +270,8 @@ class CampaignFacts:
         return told
 
 
-def list_explorations(state: StudyState, most: int | None = _EXPLORATIONS_SHOWN) -> tuple[Mapping[str, Any], ...]:
-    """Return what was tried without a claim as JSON values, the newest last; `most` of them, None for all."""
+def list_explorations(state: StudyState) -> tuple[Mapping[str, Any], ...]:
+    """Return what was tried without a claim as JSON values, the newest last."""
     shown = []
     for past, planned in [(entry, planned) for entry in state.rounds for planned in entry.explorations]:
         plan, scores = planned.plan, dict[str, list[float | str]]()
@@ -286,7 +286,7 @@ def list_explorations(state: StudyState, most: int | None = _EXPLORATIONS_SHOWN)
             "after_round": planned.round - 1, "environment": plan.environment, "steps": plan.base_job.get("steps"),
             "why": sanitize_line(plan.why), "single_runs_on_search_tasks_which_claim_nothing": tried,
         })  # fmt: skip
-    return tuple(shown if most is None else shown[-most:])
+    return tuple(shown[-_EXPLORATIONS_SHOWN:])
 
 
 def _dump_ledger(ledger: AlphaLedger) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from research.text import format_seconds
 from studies.records.statements import metric_name, setting
 
 
-class Line(NamedTuple):
+class Fact(NamedTuple):
     """A fact under its name."""
 
     name: str
@@ -30,37 +30,37 @@ class Grid(NamedTuple):
     styles: Sequence[str] = ()
 
 
-def describe_plan(seen: PlanPreview) -> Iterator[Line | Grid]:
+def describe_plan(seen: PlanPreview) -> Iterator[Fact | Grid]:
     """Yield what a study would be, could see and would cost."""
-    yield Line("asked", seen.asked)
-    yield from (Line("tested", sentence) for sentence in seen.tested)
-    yield from (Line("not tested", text, warns=True) for text in seen.not_tested)
+    yield Fact("asked", seen.asked)
+    yield from (Fact("tested", sentence) for sentence in seen.tested)
+    yield from (Fact("not tested", text, warns=True) for text in seen.not_tested)
     if seen.job:
-        yield Line("job", ", ".join(setting(name, value) for name, value in seen.job.items()))
-    yield from (Line("assumed", note) for note in dict.fromkeys(seen.assumed))
-    yield from (Line("unequal", f"the arms differ in {clause}", warns=True) for clause in seen.unequal)
-    yield from (Line("unusual", sentence, warns=True) for sentence in seen.unusual)
+        yield Fact("job", ", ".join(setting(name, value) for name, value in seen.job.items()))
+    yield from (Fact("assumed", note) for note in dict.fromkeys(seen.assumed))
+    yield from (Fact("unequal", f"the arms differ in {clause}", warns=True) for clause in seen.unequal)
+    yield from (Fact("unusual", sentence, warns=True) for sentence in seen.unusual)
     if seen.explores:
         told = "one run of each arm on one seed, evaluated on search tasks; nothing is tested, and no level is spent"
-        yield Line("explores", told, warns=True)
+        yield Fact("explores", told, warns=True)
     for hypothesis in () if seen.explores else seen.hypotheses:
         span = hypothesis.prediction
         odds = f"supported with {span.probability:.0%}"
         odds += f"; given up when {hypothesis.kill_if}" if hypothesis.kill_if else ""
-        yield Line(f"hypothesis {hypothesis.id}", hypothesis.statement)
-        yield Line("predicted", f"{span.low:+g} to {span.high:+g} ({span.level:.0%}), {odds}", inset=True)
-        yield from (Line("feared", confounder, inset=True) for confounder in hypothesis.confounds)
+        yield Fact(f"hypothesis {hypothesis.id}", hypothesis.statement)
+        yield Fact("predicted", f"{span.low:+g} to {span.high:+g} ({span.level:.0%}), {odds}", inset=True)
+        yield from (Fact("feared", confounder, inset=True) for confounder in hypothesis.confounds)
     for environment in seen.brought:
         tasks = ", ".join(f"{count} {split}" for split, count in environment.tasks.items())
-        yield Line("environment", f"{environment.name}: {environment.title}; {tasks} tasks")
+        yield Fact("environment", f"{environment.name}: {environment.title}; {tasks} tasks")
         if not environment.hidden_apart:
             told = "clients hold code that makes the hidden tasks by itself, or files that hold them"
-            yield Line("", told, warns=True, inset=True)
+            yield Fact("", told, warns=True, inset=True)
     yield from _metric(seen)
-    yield Line("arms", f"{' vs '.join(seen.arms)}{_format_search(seen)}")
+    yield Fact("arms", f"{' vs '.join(seen.arms)}{_format_search(seen)}")
     yield from _design(seen)
     yield from () if seen.explores else _evaluations(seen)
-    yield Line("noise", _noise(seen))
+    yield Fact("noise", _noise(seen))
     if seen.power_curve:
         effect, power = format_difference(seen.metric, seen.smallest_effect), seen.promised_power
         study = "A study of it: what" if seen.explores else "What"
@@ -76,24 +76,24 @@ def describe_plan(seen: PlanPreview) -> Iterator[Line | Grid]:
     caption = f"What it {costs}" if seen.design or seen.explores else "What would be needed:"
     yield Grid(caption, ("stage", "runs", "a run", "run-hours"), [*rows, whole], ("runs", "a run", "run-hours"))
     yield from _expected_lines(seen)
-    yield Line("priced", f"by {seen.priced_by}")
+    yield Fact("priced", f"by {seen.priced_by}")
 
 
-def _metric(seen: PlanPreview) -> Iterator[Line]:
+def _metric(seen: PlanPreview) -> Iterator[Fact]:
     metric, asked = seen.metric, seen.requested_metric
     better = "higher" if metric.higher_is_better else "lower"
-    yield Line("metric", f"{metric_name(metric)}: {metric.meaning}; {better} is better")
+    yield Fact("metric", f"{metric_name(metric)}: {metric.meaning}; {better} is better")
     if asked is not None and asked.words:
         told = f"for {asked.words!r}, as --metric {asked.text}; another by --metric (`ajet metric list`)"
-        yield Line("chosen", told, inset=True)
+        yield Fact("chosen", told, inset=True)
     if metric.unit:
         ends = f"{format_value(metric, metric.worst)} to {format_value(metric, metric.best)} {metric.unit}"
-        yield Line("range", ends, inset=True)
+        yield Fact("range", ends, inset=True)
     told = f"{format_difference(metric, seen.smallest_effect)} is the smallest that matters; another by --effect"
-    yield Line("effect", told, inset=True)
+    yield Fact("effect", told, inset=True)
     if metric.schedule is not None:
         every = f"{metric.schedule.episodes} hidden episodes about every {metric.schedule.every} training episodes"
-        yield Line("schedule", f"{every}, in all arms alike", inset=True)
+        yield Fact("schedule", f"{every}, in all arms alike", inset=True)
 
 
 def _format_search(seen: PlanPreview) -> str:
@@ -110,9 +110,9 @@ def _format_search(seen: PlanPreview) -> str:
 _FIRST: Final = "one training with a learning rate of 0, which must change nothing and evaluates the untrained model"
 
 
-def _design(seen: PlanPreview) -> Iterator[Line]:
+def _design(seen: PlanPreview) -> Iterator[Fact]:
     if seen.plumbing_run_first:
-        yield Line("first", _FIRST)
+        yield Fact("first", _FIRST)
     if seen.design is None:
         return
     analyses = ", ".join(f"{look.seeds} seeds (level {look.alpha:.2g})" for look in seen.design.looks)
@@ -123,15 +123,15 @@ def _design(seen: PlanPreview) -> Iterator[Line]:
     also = _SEVERAL[seen.design.multiplicity]
     if (pilot := seen.design.pilot) is not None:
         effect = format_difference(seen.metric, seen.smallest_effect)
-        yield Line(
+        yield Fact(
             "seeds",
             f"{pilot.seeds} of each arm first; how far these runs vary, whichever their arms, says how many see "
             f"{effect} with power {seen.promised_power:g}: up to {pilot.most} of each arm, as the budget carries",
         )
     else:
-        yield Line("seeds", f"{len(seen.design.seeds)} of each arm; looked at after {analyses}")
+        yield Fact("seeds", f"{len(seen.design.seeds)} of each arm; looked at after {analyses}")
     if (longer := seen.design.extension) is not None:
-        yield Line(
+        yield Fact(
             "length",
             f"{seen.design.base_job['steps']} steps; all runs {longer.steps} where the first ones, arms not "
             f"told apart, rise by {longer.rise:g} or more on average over their last quarter (training success)",
@@ -140,16 +140,16 @@ def _design(seen: PlanPreview) -> Iterator[Line]:
     if promise is not None and promise.power < seen.promised_power:
         effect = format_difference(seen.metric, promise.effect)
         told = f"power {promise.power:g} at {effect}, not {seen.promised_power:g}: all the budget carries"
-        yield Line("promise", told)
+        yield Fact("promise", told)
     if seen.design.test == "contrast":
         times = (sum(weight * weight for weight in claim.weights) / 2 for claim in seen.design.hypotheses)
         share = ", ".join(f"{each:.2g}" for each in times)
-        yield Line("arms", f"{len(seen.design.arms)}, of which a claim has {share} times a difference's variance")
+        yield Fact("arms", f"{len(seen.design.arms)}, of which a claim has {share} times a difference's variance")
     inside = f"no difference where it is surely inside ±{format_difference(seen.metric, seen.smallest_effect)}"
-    yield Line("test", f"{test[seen.design.test]}{also}; {inside}")
+    yield Fact("test", f"{test[seen.design.test]}{also}; {inside}")
 
 
-def _evaluations(seen: PlanPreview) -> Iterator[Line]:
+def _evaluations(seen: PlanPreview) -> Iterator[Fact]:
     if not seen.evaluations:
         return
     priced = {
@@ -160,9 +160,9 @@ def _evaluations(seen: PlanPreview) -> Iterator[Line]:
     able = any(option.seeds for option in seen.evaluations)
     why = ", as asked" if seen.requested_episodes else ", the cheapest, or nearly" if able else ""
     chosen = seen.metric.episodes
-    yield Line("episodes", f"{chosen:,} of each evaluation{why}: {priced.pop(chosen)}")
+    yield Fact("episodes", f"{chosen:,} of each evaluation{why}: {priced.pop(chosen)}")
     others = "; ".join(f"{episodes:,}: {price}" for episodes, price in priced.items())
-    yield Line("instead", others, inset=True)
+    yield Fact("instead", others, inset=True)
 
 
 _SEVERAL = {
@@ -170,7 +170,7 @@ _SEVERAL = {
 }  # fmt: skip
 
 
-def _rounds(seen: PlanPreview) -> Iterator[Line | Grid]:
+def _rounds(seen: PlanPreview) -> Iterator[Fact | Grid]:
     if not seen.rounds:
         return
     caption = (
@@ -215,12 +215,12 @@ def _curve(seen: PlanPreview, caption: str) -> Grid:
     return Grid(caption, names, rows, [name for name in names if name.strip()], styles)
 
 
-def _expected_lines(seen: PlanPreview) -> Iterator[Line]:
+def _expected_lines(seen: PlanPreview) -> Iterator[Fact]:
     until = "until it is sized" if seen.pilot_runs_first else "at the worst"
-    yield Line("time", f"{format_seconds(seen.total_s)} {until}; {seen.budget}")
+    yield Fact("time", f"{format_seconds(seen.total_s)} {until}; {seen.budget}")
     for entry in seen.expected:
         if seen.design is not None and len(seen.design.looks) > 1:
             amount = f" of {format_difference(seen.metric, entry.effect)}" if entry.effect else ""
             name = f"with{'' if amount else 'out'} a difference{amount}"
             told = f"about {format_seconds(entry.seconds)} and {entry.runs:.0f} runs {name}, as looks may end it"
-            yield Line("", told, inset=True)
+            yield Fact("", told, inset=True)

@@ -199,12 +199,14 @@ def _number(form: Form) -> int:
 
 
 def _sign(site: Site, view: View, form: Form) -> None:
-    """Sign what was shown: only where everything follows, the report included."""
+    """Sign what was shown: only where all of it verifies as it is now, the report included."""
     state = _state(site, form)
     site.forget_checked(state.id)  # its files may have changed without an event
-    checked = site.checked(state, wait_s=600.0)
-    if why := "its files are still being checked" if checked is None else checked.fault:
-        raise BadInput(f"expected a study that holds, to sign it: {why}; see: ajet study verify {state.id}")
+    if not (proof := site.prove(state.id)).holds:
+        why = f"{proof.drifts[0]}; see: ajet study verify {state.id}"
+        raise BadInput(f"expected a study that holds, to sign it: {why}")
+    if proof.head != form["seen"]:
+        raise StudyWentOn
     decision: Judgement = "accept" if form["decision"] == "accept" else "changes"
     text = form.get("text", "")
     site.reviews(state.id).append(state, "sign", by=view.who.name, decision=decision, text=text, head=form["seen"])
@@ -216,7 +218,8 @@ def _state(site: Site, form: Form) -> StudyState:
 
 def _plan(site: Site, view: View, form: Form) -> None:
     """Ask a language model for a plan, which may cost money."""
-    site.previews.find(read_options(form), ask_model=True, wait_s=0.0)
+    fixed = find_evidence(site, form["evidence"]).fixed() if "evidence" in form else {}
+    site.previews.find(read_options(form, fixed), ask_model=True, wait_s=0.0)
 
 
 def _begin(site: Site, view: View, form: Form) -> str:

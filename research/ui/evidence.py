@@ -10,23 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Final, Literal, NamedTuple, cast
+from itertools import pairwise, repeat
+from typing import Final, NamedTuple, cast
 
 from starlette.exceptions import HTTPException
 
 from research.controller.preview import price_next_round
 from research.design.comparison import StatisticalRequirements
-from research.design.known_findings import KnownFinding, build_finding, load_findings
+from research.design.known_findings import KnownFinding, build_finding, describe_evidence, load_findings
 from research.errors import BadInput, DesignRefused, ResearchError
-from research.installation.home import Home
 from research.proposals.arms import Scalar, field_value, value_text
 from research.proposals.metric_choice import format_difference
 from research.scheduler.required_runs import is_stopped_by_budget, may_continue
 from research.shown.study import describe_resume
 from research.text import format_flag, format_seconds
 from research.ui.site import Site
-from studies import EventLog, StudyState
+from studies import StudyState
 from studies.records.base import JsonValue
 from studies.records.design import CONFIGURATION, MODEL, SLOTS, Design, Hypothesis, is_expression
 from swarm.environments.registry import environments
@@ -42,9 +41,9 @@ _FIXED: Final = {"--job": "job", "--model-path": "model_path", "--backend": "bac
 class Way(NamedTuple):
     """A way to more evidence: what it costs and sees, or why there is none."""
 
-    kind: Literal["note", "budget"]
+    kind: str
     title: str
-    lines: tuple[str, ...]
+    told: str
     refused: str = ""
 
 
@@ -72,6 +71,12 @@ class Evidence:
         return self.round.design
 
     @property
+    def result(self) -> str:
+        """What it came to, without any number where its verdict does not follow."""
+        found = self.finding
+        return "it has no verdict yet" if found is None else found.doubt or describe_evidence(found)
+
+    @property
     def power(self) -> str:
         """What the lock promises to see, and what its runs were to cost."""
         requirements, design = StatisticalRequirements.of(self.study.settings), self.design
@@ -88,23 +93,21 @@ class Evidence:
 
     def fields(self, lacks: str) -> dict[str, str]:
         """Return the options of a study that asks it again with what it lacks; BadInput where a page cannot say it."""
-        claim, held = self.claim, self._held()
+        claim, held, design = self.claim, self._held(), self.design
         if claim.contrast or MODEL in claim.varied:
             raise BadInput("expected a comparison that flags of a page say; name models or a contrast in a terminal")
-        steps = int(self.design.base_job["steps"])
         if lacks == "longer" and "steps" not in claim.varied:
-            held["steps"] = str(2 * steps)
+            held["steps"] = str(2 * int(design.base_job["steps"]))
         shape = "together" if claim.variable == CONFIGURATION else ""
-        shape = "interaction" if claim.moderator else "trend" if claim.ladder else shape
-        others = [name for name in environments() if name != self.design.environment]
+        others = [name for name in environments() if name != design.environment]
         requirements = StatisticalRequirements.of(self.study.settings)
         varied = sorted(claim.varied.items(), key=lambda entry: entry[0] == claim.moderator)
         effect = claim.smallest_effect or requirements.effect
-        compared = [f"{name}={','.join(self._value(name, value) for value in values)}" for name, values in varied]
         return {
-            "vary": "\n".join(compared),
-            "held": "\n".join(f"{name}={value}" for name, value in held.items()), "shape": shape,
-            "env": others[0] if lacks == "environment" and others else self.design.environment,
+            "vary": "\n".join(f"{name}={','.join(map(self._value, repeat(name), values))}" for name, values in varied),
+            "held": "\n".join(f"{name}={value}" for name, value in held.items()),
+            "shape": "interaction" if claim.moderator else "trend" if claim.ladder else shape,
+            "env": others[0] if lacks == "environment" and others else design.environment,
             "metric": requirements.metric.text if requirements.metric else "",
             "effect": f"{effect:g}" if effect else "", "rounds": "1", "planner": "rules",
             "budget": format_flag(float(self.study.settings["budget_s"])),
@@ -115,8 +118,7 @@ class Evidence:
         """What all arms of its study shared and no flag of a page says: the next study has it otherwise."""
         shared = () if self.finding is None or self.fixed() else self.finding.conditions.fields
         apart = self.design.metric.evaluate_by or self.design.metric.evaluates_apart(self.claim.declared)
-        played = ("how hidden tasks are played",) if apart else ()
-        return (*(name for name in shared if name not in self._held()), *played)
+        return (*(name for name in shared if name not in self._held()), *["how hidden tasks are played"][: bool(apart)])
 
     def _held(self) -> dict[str, str]:
         found = {}
@@ -133,16 +135,17 @@ class Evidence:
 
     def ways(self, site: Site) -> Iterator[Way]:
         """Yield the ways within its own study, each with what it costs and could see."""
-        state, now = self.study, self.round.round == self.study.round
-        over = "it is concluded, and its level is spent" if state.concluded_reason is not None else ""
-        no = over or ("it is stopped" if state.stopped_reason is not None else "")
+        state, over = self.study, "it is concluded, and its level is spent"
+        over = over if state.concluded_reason is not None else ""
+        no = over or "it is stopped" if over or state.stopped_reason is not None else ""
         no = no or ("" if state.asks_planner else "it is planned by the rules, which read no notes")
         no = no or ("" if may_continue(state) else "it has no round left")
-        yield Way("note", "a word to its planner, for the next round", () if no else (self._next_round(site),), no)
-        no = over or ("" if is_stopped_by_budget(state) and now else "no budget stopped the round of this claim")
+        yield Way("note", "a word to its planner, for the next round", "" if no else self._next_round(site), no)
+        now = is_stopped_by_budget(state) and self.round.round == state.round
+        no = over or ("" if now else "no budget stopped the round of this claim")
         collected = sum(run.status == "collected" for run in self.round.runs.values())
-        lines = (f"{collected} runs are collected; the whole lock: {self.power}", describe_resume(state))
-        yield Way("budget", "a larger budget, for what its lock asks for", () if no else lines, no)
+        told = f"{collected} runs are collected; the whole lock: {self.power}; {describe_resume(state)}"
+        yield Way("budget", "a larger budget, for what its lock asks for", told, no)
 
     def _next_round(self, site: Site) -> str:
         if self.study.open_claims:
@@ -153,39 +156,26 @@ class Evidence:
             told = {"because": str(error)}
         if not told.get("can_be_had"):
             return f"the same once more cannot be had in the next round: {told.get('because', 'no price is known')}"
-        parts = {name.replace("_", " "): value for name, value in told.items() if name != "can_be_had"}
-        return "the same once more: " + ", ".join(f"{name} {value}" for name, value in parts.items())
+        parts = (f"{name.replace('_', ' ')} {value}" for name, value in told.items() if name != "can_be_had")
+        return f"the same once more: {', '.join(parts)}"
+
+    def count(self, site: Site) -> int:
+        """Return how many studies here judged these values by this metric in this environment."""
+        if (own := self.finding) is None:
+            return 0
+        alike = (own.compared, own.conditions.environment)
+        every = load_findings(site.home, site.log).findings
+        return len({own.study, *(one.study for one in every if (one.compared, one.conditions.environment) == alike)})
 
 
 def find_evidence(site: Site, name: str) -> Evidence:
     """Return a claim by STUDY/ROUND/CLAIM; HTTPException (404) where there is none."""
-    study, _, place = name.partition("/")
-    number, _, claim = place.partition("/")
+    study, number, claim = (*name.split("/", 2), "", "")[:3]
     state = site.state(study)
     for each in state.rounds:
-        for known in each.design.hypotheses if each.design is not None and str(each.round) == number else ():
-            if known.id == claim:
+        for known in each.design.hypotheses if each.design is not None else ():
+            if (str(each.round), known.id) == (number, claim):
                 verdict = each.verdict_on(claim) if each.is_settled(claim) else None
                 found = None if verdict is None else build_finding(each, known, verdict, site.folder(study))
                 return Evidence(state, each, known, found)
     raise HTTPException(404, f"expected a claim under a lock, as STUDY/ROUND/CLAIM; found {name[:80]}")
-
-
-def count_studies(home: Home, log: EventLog, finding: KnownFinding) -> int:
-    """Return how many studies here judged these values by this metric in this environment."""
-    alike = (finding.compared, finding.conditions.environment)
-    every = load_findings(home, log).findings
-    return len(
-        {finding.study, *(each.study for each in every if (each.compared, each.conditions.environment) == alike)}
-    )
-
-
-def describe_result(evidence: Evidence) -> dict[str, Any]:
-    """Return what a claim came to, without any number where its verdict does not follow."""
-    finding = evidence.finding
-    if finding is None:
-        return {"verdict": "", "text": "it has no verdict yet"}
-    if finding.doubt or finding.estimate is None or finding.low is None or finding.high is None:
-        return {"verdict": finding.verdict, "text": finding.doubt}
-    span = f"{finding.estimate:+.4g} ({finding.level or 0:.2%}: {finding.low:+.4g} to {finding.high:+.4g})"
-    return {"verdict": finding.verdict, "text": f"{span}, {finding.n_control} + {finding.n_treatment} runs"}

@@ -165,10 +165,12 @@ class Previews:
                 request, planner=planner.name, model=planner.model, command=asked.command(), follows=follows,
                 sandbox=isolation.sandboxing, wandb=wandb_login(os.environ).online,
             )  # fmt: skip
-            study, _ = begin_served(self._home, self._log, created, give, notes.append)
-            if once:
-                self._begun[once] = study
-            return study
+
+            def hand(study: str) -> str:
+                self._begun[once or study] = study  # also where it cannot be handed over: it is begun
+                return give(study)
+
+            return begin_served(self._home, self._log, created, hand, notes.append)[0]
 
 
 def missing_worker(home: Home) -> str:

@@ -34,7 +34,7 @@ from research.ui.previews import Previews
 from studies import EventLog, StudyLog, StudyState
 from studies.errors import LogCorrupt, StudiesError
 from studies.log.reviews import ReviewLog, ReviewState, review_heads
-from studies.proof import verdict_fault
+from studies.proof import Proof, verdict_fault, verify
 from studies.records.verdict import Verdict
 from studies.report.build import LEVELS, file_hashes, template_filters
 from studies.report.content import ReportContent, report_content
@@ -103,10 +103,15 @@ class CheckedStudy:
     """When it was checked."""
 
     @property
+    def fault_of_files(self) -> str:
+        """The first reason for which there is no content."""
+        return next(filter(None, (*self.faults.values(), self.refused)), "")
+
+    @property
     def fault(self) -> str:
         """The first thing that does not hold; empty where all does, and a person may sign it."""
-        changed = [f"{name} was changed after it was written" for name in self.changed]
-        return next(filter(None, (*self.faults.values(), self.refused, *changed)), "")
+        changed = (f"{name} was changed after it was written" for name in self.changed)
+        return self.fault_of_files or next(changed, "")
 
     @property
     def remarks(self) -> tuple[Remark, ...]:
@@ -216,6 +221,11 @@ class Site:
         """Have a study's files checked again: they may have changed without an event."""
         with self._lock:
             self._checks.pop(study, None)
+
+    def prove(self, study: str) -> Proof:
+        """Verify all of a study anew, by its log and its files alone."""
+        reviews = self.reviews(study).read_unverified()  # before the log, which has the heads that they name
+        return verify(study, self.log.read_unverified(study), self.folder(study), reviews=reviews)
 
     def reviews(self, study: str) -> ReviewLog:
         return ReviewLog(self.log, study)

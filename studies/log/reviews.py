@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -32,7 +32,6 @@ Judgement = Literal["accept", "changes"]
 MOST_TEXT: Final = 4000
 KINDS: Final = frozenset(get_args(ReviewKind))
 _ANSWERS: Final = ("reply", "resolve", "reopen")
-_WHAT: Final = "review"
 _TRIES: Final = 200
 _TABLE: Final = chain_table("reviews")
 _OF_STUDY: Final = sa.select(_TABLE).where(_TABLE.c.study == sa.bindparam("name")).order_by(_TABLE.c.seq)
@@ -63,20 +62,16 @@ class Review(BaseModel):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        signs = self.kind == "sign"
+        signs, answers = self.kind == "sign", self.kind in _ANSWERS
         control = next((c for c in self.text if unicodedata.category(c) in ("Cc", "Cs") and c != "\n"), None)
-        faults = (
-            (
-                bool(self.to) != (self.kind in _ANSWERS),
-                "a reply, resolution or reopening names an entry, no other does",
-            ),
+        for found, said in (
+            (bool(self.to) != answers, "a reply, resolution or reopening names an entry, no other does"),
             (signs and not (self.decision and self.about == "study"), "a signature decides, and of the whole study"),
             (signs and not self.report, "there is no report to sign"),
             (self.decision and not signs, "only a signature decides something"),
             (self.kind in ("comment", "reply", "ask") and not self.text.strip(), "expected some text"),
             (control, f"expected text without control characters; found {control!r}"),
-        )
-        for found, said in faults:
+        ):
             if found:
                 raise ValueError(said)
         return self
@@ -91,22 +86,17 @@ class Thread:
     open: bool = True
 
 
-class Signature(NamedTuple):
-    """The newest signature of a reader, and whether head and report are those that the study has now."""
-
-    review: Review
-    of_head: bool
-    of_report: bool
-
-
 @dataclass(frozen=True, slots=True)
 class ReviewState:
-    """What the entries of a study come to; `head` is the hash of the last one, empty where there is none."""
+    """What the entries of a study come to; of each reader the newest signature."""
 
+    entries: tuple[Review, ...] = ()
     threads: tuple[Thread, ...] = ()
-    signed: tuple[Review, ...] = ()
-    count: int = 0
-    head: str = ""
+    signed: Mapping[str, Review] = field(default_factory=dict)
+
+    @property
+    def head(self) -> str:
+        return self.entries[-1].hash if self.entries else ""
 
     @property
     def open_count(self) -> int:
@@ -127,48 +117,40 @@ class ReviewState:
                 return thread
         raise ImpossibleEvent(f"expected the number of a comment or request to {kind}; found {seq}")
 
-    def signatures(self, state: StudyState) -> list[Signature]:
-        report = report_of(state)
-        newest = {review.by: review for review in self.signed}
-        return [Signature(one, one.head == state.head_hash, one.report == report) for one in newest.values()]
-
-
-def fold_reviews(entries: Iterable[Review], state: ReviewState | None = None) -> ReviewState:
-    """Return the state that entries lead to, after those of `state`. Raise ImpossibleEvent for what cannot follow."""
-    board = state or ReviewState()
-    for entry in entries:
-        threads, signed = board.threads, board.signed
+    def add(self, entry: Review) -> ReviewState:
+        """Return the state after one more entry; raise ImpossibleEvent for what cannot follow."""
+        threads, signed = self.threads, self.signed
         if entry.kind in _ANSWERS:
-            thread = board.find(entry.kind, entry.to)
+            thread = self.find(entry.kind, entry.to)
             about = thread.first.about
             refuse(entry.about != about, f"entry {entry.to} is about {about}; found {entry.about}")
             is_open = thread.open if entry.kind == "reply" else entry.kind == "reopen"
             grown = replace(thread, answers=(*thread.answers, entry), open=is_open)
             threads = tuple(grown if each is thread else each for each in threads)
         elif entry.kind == "sign":
-            signed = (*signed, entry)
+            signed = {**signed, entry.by: entry}
         else:
             threads = (*threads, Thread(entry))
-        board = ReviewState(threads, signed, board.count + 1, entry.hash)
-    return board
+        return ReviewState((*self.entries, entry), threads, signed)
 
 
 def read_reviews(
     study: str, rows: Sequence[Mapping[str, Any]], reports: Mapping[str, str] | None = None
-) -> tuple[list[Review], list[LogCorrupt]]:
-    """Return the entries of stored rows and every fault of their chain; where it is whole, the entries before the first
-    that cannot be, and that fault. With `reports` (`reports_by_head`) head and report of each are checked too."""
-    faults, entries, board = list(find_faults(study, rows, types=KINDS, what=_WHAT)), list[Review](), ReviewState()
+) -> tuple[ReviewState, list[LogCorrupt]]:
+    """Return what stored rows come to, and every fault of their chain; where it is whole, what the entries before the
+    first that cannot be come to, and that fault. With `reports` (`reports_by_head`) head and report of each are checked
+    too."""
+    faults, board = list(find_faults(study, rows, types=KINDS, what="review")), ReviewState()
     for row in rows if not faults else ():
         try:
             refuse(row["study"] != study, f"it is of study {row['study']}")
-            board = fold_reviews([entry := _entry_of(row)], board)
+            after = board.add(entry := _entry_of(row))
             if reports is not None:
                 _check_head(entry, reports)
-            entries.append(entry)
+            board = after
         except ImpossibleEvent as error:
-            return entries, [LogCorrupt(study, int(row["seq"]), str(row["type"]), str(error), _WHAT)]
-    return entries, faults
+            return board, [LogCorrupt(study, int(row["seq"]), str(row["type"]), str(error), "review")]
+    return board, faults
 
 
 def reports_by_head(events: Iterable[Event]) -> dict[str, str]:
@@ -209,23 +191,19 @@ class ReviewLog:
         self.study: Final = study
         self._log = log
 
-    def read(self) -> list[Review]:
-        """Return all entries, verified; raise the first fault as LogCorrupt."""
-        entries, faults = read_reviews(self.study, self.read_unverified())
+    def state(self) -> ReviewState:
+        """Return what all entries come to, verified; raise the first fault as LogCorrupt."""
+        board, faults = read_reviews(self.study, self.read_unverified())
         for fault in faults:
             raise fault
-        return entries
-
-    def state(self) -> ReviewState:
-        return fold_reviews(self.read())
+        return board
 
     def read_unverified(self) -> list[dict[str, Any]]:
         return _rows(self._log, _OF_STUDY, name=self.study)
 
     def append(
         self, state: StudyState, kind: ReviewKind, *, by: str, about: str = "", text: str = "", to: int = 0,
-        decision: Judgement | Literal[""] = "", head: str = "", report: str | None = None,
-        threats: Collection[str] = (),
+        decision: Judgement | Literal[""] = "", head: str = "", threats: Iterable[str] = (),
     ) -> Review:  # fmt: skip
         """Write an entry after the last one, durably. It is about the newest head of `state` unless one is given, and
         the report of that head; `threats` are the sentences that a report has as threats. StudiesError if refused."""
@@ -235,7 +213,7 @@ class ReviewLog:
         payload = {
             "text": text.replace("\r\n", "\n").expandtabs(4).strip(), "to": to, "decision": decision, "head": head,
             "about": "study" if kind == "sign" else about,
-            "report": reports.get(head, "") if report is None else report,
+            "report": reports.get(head, ""),
         }  # fmt: skip
         try:
             refuse(kind == "sign" and not known, "the study went on since; look at it again before you sign")
@@ -252,11 +230,11 @@ class ReviewLog:
         board, at = self.state(), self._log.clock()
         if kind in _ANSWERS:
             payload = {**payload, "about": board.find(kind, payload["to"]).first.about}
-        row = compose_row(self.study, kind, payload, board.count, board.head or GENESIS, actor=by, at=at)
+        row = compose_row(self.study, kind, payload, len(board.entries), board.head or GENESIS, actor=by, at=at)
         entry = _entry_of(row)
-        fold_reviews([entry], board)
+        board.add(entry)
         _check_head(entry, reports)
-        if not board.count:
+        if not board.entries:
             prepare(self._log, [CreateTable(_TABLE, if_not_exists=True)])
         with self._log.transaction("write") as connection:
             try:

@@ -296,9 +296,9 @@ def verify(
         if place is not None and (later := len(rows) - place):
             findings.note(f"The head {head[:12]} is event {place}; {later} of {len(rows)} events were added after it.")
     reports = reports_by_head(events) if len(events) == len(rows) else None
-    entries, faults = read_reviews(study, reviews, reports)
+    said, faults = read_reviews(study, reviews, reports)
     if reviews:
-        findings.held["review"] += len(entries)
+        findings.held["review"] += len(said.entries)
     for fault in faults:
         findings.drift(f"review {fault.seq} ({fault.type})", fault.difference)
     if events:

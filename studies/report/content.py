@@ -71,6 +71,7 @@ _STANDING: Final = {
 _URGENT: Final = ("failed", "threat", "feared")
 """Levels of what every reader has to know."""
 _TITLE: Final = 110
+TRIED: Final = "Tried without a claim"
 _OF_FACTS: Final = "No claim rests on these numbers."
 _PROMISE: Final = (
     "The first lock allows {} rounds. Over all of them, any false claim of a difference has a probability of at most "
@@ -337,7 +338,7 @@ def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block 
     why = mark(plan.why, state.rounds)
     columns = ("Arm", "Sets", "Run", "Success before", f"{metric_name(plan.metric)}, one run", "Took")
     quoted = None if state.explores else Quote((why,), "why it was tried, in the planner's words")
-    return section("Tried without a claim", Text(said), table(columns, rows, (3, 4, 5)), quoted)
+    return section(TRIED, Text(said), table(columns, rows, (3, 4, 5)), quoted)
 
 
 def _analysis_section(state: StudyState) -> Section | None:

@@ -133,6 +133,13 @@ class Section:
 Block = Table | Text | Quote | Play | Remarks | Head | Drawing | Section
 
 
+def find_sections(blocks: Iterable[Block], *names: str) -> Iterator[Section]:
+    """Yield the sections of these ids or titles, at any depth."""
+    for block in blocks:
+        if isinstance(block, Section):
+            yield from [block] if {block.id, block.title} & {*names} else find_sections(block.blocks, *names)
+
+
 def section(title: str, *blocks: Block | None, id: str = "", folded: bool = False) -> Section | None:
     """Return a section of those blocks that there are, empty texts left out; None where there is none."""
     there = tuple(block for block in blocks if block is not None and block != Text(""))

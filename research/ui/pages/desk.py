@@ -47,7 +47,7 @@ def _row(each: ListedStudy, counts: Mapping[str, ReviewState]) -> dict[str, Any]
     kind = "–"
     if count is not None and count.open_count:
         kind = f"{count.open_count} open"
-    elif count is not None and any(review.head == told["head"] for review in count.signed):
+    elif count is not None and any(review.head == told["head"] for review in count.signed.values()):
         kind = "signed"
     elif told["status"] == "concluded" and any(verdict.get("last", True) for verdict in told["verdicts"]):
         kind = "to review"

@@ -9,20 +9,20 @@ from typing import Any, Final
 
 from research.controller.planning import TurnId, read_turn
 from research.errors import NotReady
-from research.planners.factory import describe_scores, describe_share, load_track_record
-from research.planners.history import list_explorations
+from research.planners.factory import describe_bins, describe_scores, load_track_record
 from research.planners.tools import shows_hidden_plays
 from research.shown.study import planner_questions
+from research.ui.pages.review import find_checked
 from research.ui.site import Page, Site, View
 from studies import EventType, StudyState
 from studies.log.entries import PlannerAct
 from studies.records.verdict import one_line
-from studies.report.answer import score_plan
+from studies.report.content import TRIED
+from studies.report.elements import find_sections
 from studies.report.prose import mark, quote_held
 
 GONE: Final = "its words are not kept here"
 CHANGED: Final = "not as the log counted it"
-Looks = Sequence[Mapping[str, Any]]
 
 
 def page(site: Site, view: View) -> Page:
@@ -33,22 +33,20 @@ def page(site: Site, view: View) -> Page:
         turns.append(_turn(site, state, act, read) | {"number": number, "seq": event.seq, "ts": event.ts})
     ideas = [note for note in state.notebook if note.kind == "note"]
     revised = {note.about: note for note in state.notebook if note.kind == "revise"}
-    plan, explorations = score_plan(state), list_explorations(state, most=None)
+    checked = find_checked(site, state, view)
+    body = checked.content.body if checked is not None and checked.content is not None else ()
+    by, asks = str(state.planner.get("name", "rules")), view.get("calibration")  # for which all studies are read
+    record = load_track_record(site.log, by) if asks else None
     values = {
         "state": state, "turns": turns, "ideas": [(note, revised.get(note.id)) for note in ideas],
-        "plan": plan, "doubted": _doubted(site, state) if plan or explorations else "", "explorations": explorations,
+        "doubted": "its files are being checked; load the page again" if checked is None else checked.fault_of_files,
+        "plan": list(find_sections(body, "plan")), "explorations": list(find_sections(body, TRIED)),
         "questions": planner_questions(state), "guidance": _guidance(state, turns),
-        "calibration": _calibration(site, view, state), "threads": site.reviews(state.id).state().by_anchor(),
+        "calibration": [] if record is None else record.forecasters, "scored": record is not None,
+        "scores": describe_scores, "bins": describe_bins, "threads": site.reviews(state.id).state().by_anchor(),
         "may_note": state.takes_notes and not view.static, "node_words": lambda text: _doubts(state, text, read),
     }  # fmt: skip
     return Page("planner.html.jinja", f"Planner of {state.id}", values, state.id, state.head_hash)
-
-
-def _doubted(site: Site, state: StudyState) -> str:
-    """Return why no verdict or number of a run is shown; empty where all follow from its files."""
-    if (checked := site.checked(state)) is None:
-        return "its files are being checked; load the page again"
-    return checked.refused or "; ".join(f"{name}: {why}" for name, why in checked.faults.items())
 
 
 def _turn(site: Site, state: StudyState, act: PlannerAct, read: list[str]) -> dict[str, Any]:
@@ -72,18 +70,17 @@ def _turn(site: Site, state: StudyState, act: PlannerAct, read: list[str]) -> di
     }  # fmt: skip
 
 
-def compare_looks(act: PlannerAct, kept: Looks) -> list[dict[str, Any]]:
+def compare_looks(act: PlannerAct, kept: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a turn's looks as the log counts them, each with its words where they have the hash that it counted."""
     rows = []
     for index, counted in enumerate(act.tool_calls):
         found = kept[index] if index < len(kept) else {}
         answer = str(found.get("answer", ""))
         same = (found.get("name"), found.get("arguments")) == (counted["name"], counted["arguments"])
-        right = hashlib.sha256(answer.encode(errors="replace")).hexdigest() == counted["sha256"]
+        right = same and hashlib.sha256(answer.encode(errors="replace")).hexdigest() == counted["sha256"]
         rows.append({
-            "name": counted["name"], "arguments": json.dumps(counted["arguments"], ensure_ascii=False),
-            "sha256": counted["sha256"], "characters": counted["characters"], "ok": same and right,
-            "answer": answer if same and right else "", "why": "" if same and right else CHANGED if found else GONE,
+            **counted, "arguments": json.dumps(counted["arguments"], ensure_ascii=False), "ok": right,
+            "answer": answer if right else "", "why": "" if right else CHANGED if found else GONE,
             "hidden": shows_hidden_plays(counted),
         })  # fmt: skip
     return rows
@@ -92,10 +89,10 @@ def compare_looks(act: PlannerAct, kept: Looks) -> list[dict[str, Any]]:
 def _deeds(state: StudyState, act: PlannerAct) -> list[str]:
     """Return what came of a turn, as the log has it."""
     number, stage, _ = act.turn.split("/") if act.turn.count("/") == 2 else ("", act.action, "")
-    tried = [entry.plan for each in state.every_round for entry in each.explorations if entry.turn == act.turn != ""]
+    tried = (entry.plan for each in state.every_round for entry in each.explorations if entry.turn == act.turn != "")
     lines = [
         f"tries {', '.join(arm.name for arm in plan.arms)} in {plan.environment}, {plan.runs_told}: {plan.why}"
-        for plan in tried[:1]
+        for plan in tried
     ]
     round = next((each for each in state.rounds if str(each.round) == number), None)
     turns = [other for other in state.planner_acts if other.turn.startswith(f"{number}/{stage}/")]
@@ -118,16 +115,3 @@ def _guidance(state: StudyState, turns: Sequence[Mapping[str, Any]]) -> list[dic
     notes = [entry for entry in state.amendments if entry.amendment.kind == "note"]
     after = [(entry, next((turn for turn in turns if turn["seq"] > entry.seq), None)) for entry in notes]
     return [{"note": entry, "shown": turn and (turn["act"].turn or turn["number"])} for entry, turn in after]
-
-
-def _calibration(site: Site, view: View, state: StudyState) -> list[dict[str, Any]] | None:
-    """Return how well planners of its kind predicted here; None unless it is asked for, since all studies are read."""
-    if not view.get("calibration") or view.static:
-        return None
-    record = load_track_record(site.log, str(state.planner.get("name", "rules")))
-    return [
-        {"title": each.title, "lines": list(describe_scores(each)), "bins": [
-            (f"{one.low:.0%} to {one.high:.0%}", f"{one.predicted:.0%}", one.n, describe_share(one.supported))
-            for one in each.bins
-        ]} for each in record.forecasters
-    ]  # fmt: skip

@@ -15,14 +15,25 @@ from research.text import format_seconds
 from research.ui.charts import interval_bar
 from research.ui.site import CheckedStudy, Page, Site, View, verdict_name
 from studies import StudyState
-from studies.log.reviews import Thread, report_of, threat_anchor
-from studies.proof import DOES_NOT_FOLLOW, verify
+from studies.log.reviews import report_of, threat_anchor
+from studies.proof import DOES_NOT_FOLLOW
 from studies.records.alpha import planned_looks
 from studies.records.design import Hypothesis
 from studies.report import claims
 from studies.report.build import file_hashes
-from studies.report.content import title
-from studies.report.elements import Block, Drawing, Head, Point, Remark, Remarks, Section, is_campaign, list_drawings
+from studies.report.content import TRIED, ReportContent, title
+from studies.report.elements import (
+    Block,
+    Drawing,
+    Head,
+    Point,
+    Remark,
+    Remarks,
+    Section,
+    find_sections,
+    is_campaign,
+    list_drawings,
+)
 from studies.report.plots import FIGURES
 from studies.report.summary import HeadlineAnswer, headline
 from studies.report.tables import count_runs
@@ -42,32 +53,34 @@ AT_WORK = ("planning", "running", "judged")
 """Statuses in which some controller should be at work."""
 _IN_CARDS = ("Verdict", "In practice", "Known", "Not known", "Tested")
 """How labels of a report's first lines begin that stand at the claims here."""
-_TRIED = "Tried without a claim"
 _AFTER_CLAIMS = ("plan", "deviations", "analyses", "ledgers")
 """Ids of the sections of a report that follow the claims here."""
 
 
 def page(site: Site, view: View) -> Page:
     state = site.state(view.path["study"])
-    checked, reviewed = _check(site, state, view), site.reviews(state.id).state()
+    checked, reviewed = find_checked(site, state, view), site.reviews(state.id).state()
     content = None if checked is None else checked.content
-    heading, body = (title(state), ()) if content is None else (content.title, content.body)
+    body = () if content is None else content.body
     threads, runs = reviewed.by_anchor(), state.every_run.values()
     rounds = [_round(state, each, checked) for each in sorted(state.every_round, key=lambda each: each.round)]
     threats = list(_list_threats(checked))
     here = [part["about"] for part in (*threats, *(card for each in rounds for card in each["cards"]))]
     proving = bool(view.get("verify")) and not view.static
+    used = f"{format_seconds(state.worked_s)} of {format_seconds(state.budget_s)} of its budget used"
+    looks = sum(len(act.tool_calls) for act in state.planner_acts)
     values = {
         "study": state.id, "state": state, "checked": checked, "content": content, "report": report_of(state),
-        "built": _built(state),
-        "points": [_head(state, None if content is None else content.head)], "progress": _describe_progress(state),
+        "built": _built(state), "points": [_head(state, content)], "progress": f"{progress_of(state)}; {used}",
         "to_check": sum(run.status == "collected" for run in runs), "counted": count_runs(runs),
-        "answer": _pick(body, ["answer"]), "rounds": rounds, "threats": threats, "rest": _pick(body, _AFTER_CLAIMS),
-        "figures": list(_figures(state, checked)), "turns": _describe_turns(state),
-        "reviewed": reviewed, "threads": threads, "elsewhere": _list_elsewhere(state, threads, here),
-        "signatures": reviewed.signatures(state), "planner": claims.quote_planner(state),
-        "may_do": {} if view.static else _offers(site, state), "proof": _prove(site, state) if proving else None,
+        "answer": _pick(body, "answer"), "rounds": rounds, "threats": threats, "rest": _pick(body, *_AFTER_CLAIMS),
+        "figures": list(_figures(state, checked)), "reviewed": reviewed, "threads": threads,
+        "elsewhere": [(name, _address(state, name), threads[name]) for name in sorted({*threads} - {*here, "study"})],
+        "turns": f"{plural(len(state.planner_acts), 'turn')}, {plural(looks, 'look')}",
+        "planner": claims.quote_planner(state), "may_do": {} if view.static else _offers(site, state),
+        "proof": site.prove(state.id) if proving else None,
     }  # fmt: skip
+    heading = title(state) if content is None else content.title
     return Page("review.html.jinja", heading, values, study="" if proving else state.id, head=state.head_hash)
 
 
@@ -77,7 +90,8 @@ def _built(state: StudyState) -> str:
     return "" if state.report is None or noted else state.last_ts
 
 
-def _check(site: Site, state: StudyState, view: View) -> CheckedStudy | None:
+def find_checked(site: Site, state: StudyState, view: View) -> CheckedStudy | None:
+    """Return what a study's files come to, for an export in any case; None while they are being checked."""
     try:
         require_here(site.home, site.log, state)
     except NotReady as error:
@@ -85,52 +99,33 @@ def _check(site: Site, state: StudyState, view: View) -> CheckedStudy | None:
     return site.checked(state, 600.0) if view.static else site.checked(state)
 
 
-def _prove(site: Site, state: StudyState) -> Any:
-    rows, reviews = site.log.read_unverified(state.id), site.reviews(state.id).read_unverified()
-    return verify(state.id, rows, site.folder(state.id), reviews=reviews)
-
-
-def _head(state: StudyState, head: Head | None) -> Head:
+def _head(state: StudyState, content: ReportContent | None) -> Head:
     """Return a report's first lines but for those on its claims; of a study without one what was asked."""
-    if head is not None:
-        return Head(tuple(point for point in head.points if not point.label.startswith(_IN_CARDS)), head.facts)
+    if content is not None:
+        points = (point for point in content.head.points if not point.label.startswith(_IN_CARDS))
+        return Head(tuple(points), content.head.facts)
     asked = question_of(state)
     left = (Point("Not tested", line, tone="untested") for line in asked.not_tested)
     return Head((Point("Asked", asked.asked), *left), ())
 
 
-def _describe_progress(state: StudyState) -> str:
-    used = f"{format_seconds(state.worked_s)} of {format_seconds(state.budget_s)} of its budget used"
-    return f"{progress_of(state)}; {used}"
-
-
-def _describe_turns(state: StudyState) -> str:
-    turns = {act.turn or str(number) for number, act in enumerate(state.planner_acts)}
-    looks = sum(len(act.tool_calls) for act in state.planner_acts)
-    return f"{plural(len(turns), 'turn')}, {plural(looks, 'look')}"
-
-
 def _round(state: StudyState, each: StudyState, checked: CheckedStudy | None) -> dict[str, Any]:
     """Return what stands of a round: its claims as cards, and what its report says beside them."""
     answers = {answer.hypothesis: answer for answer in headline(each).answers}
-    sound = checked is not None and checked.content is not None
-    found = [claims.numbers_table(each), claims.mediator_table(each), claims.replication_table(each)] if sound else []
-    tested = [Head(tuple(Point("Tested", line) for line in question_of(each).tested), ())]
+    found, given_up = [], each in state.given_up
     body = checked.content.body if checked is not None and checked.content is not None else ()
-    own, given_up = _find_round(body, each) if is_campaign(state) else body, each in state.given_up
+    own = list(find_sections(body, f"round-{each.round}")) if is_campaign(state) else body
+    if body:
+        found = [claims.numbers_table(each), claims.mediator_table(each), claims.replication_table(each)]
+    tested = [Head(tuple(Point("Tested", line) for line in question_of(each).tested), ())]
     asked = () if given_up else claims.claims(each)
     return {
         "number": each.round, "tested": tested, "why_asked": each.why_asked, "lone": answers.get(""),
         "locked": each.locked is not None, "given_up": given_up,
         "cards": [_card(state, each, claim, answers.get(claim.id), checked) for claim in asked],
         "numbers": [table for table in found if table is not None],
-        "tried": tuple(_without_drawings(part for part in own if isinstance(part, Section) and part.title == _TRIED)),
+        "tried": list(find_sections(own, TRIED)),
     }  # fmt: skip
-
-
-def _find_round(body: Iterable[Block], each: StudyState) -> tuple[Block, ...]:
-    parts = (part for part in body if isinstance(part, Section) and part.id == f"round-{each.round}")
-    return next((part.blocks for part in parts), ())
 
 
 def _card(
@@ -143,7 +138,8 @@ def _card(
     unit, guess = "" if design is None else design.metric.unit, (predicted.low, predicted.high)
     card: dict[str, Any] = {
         "about": f"r{each.round}/{claim.id}", "name": claim.id, "compared": describe_comparison(claim), "kind": "open",
-        "answer": answer, "verdict": verdict, "others": _others(claim, each), "veto": each.vetoed.get(claim.id),
+        "answer": answer, "verdict": verdict, "others": _others(claim, each), "locked": design is not None,
+        "veto": each.vetoed.get(claim.id),
         "may_veto": may_end and claim.id not in each.vetoed and not each.is_settled(claim.id),
         "again": "" if again is None else faults.get(verdict_name(each.round, again), ""),
         "predicted": f"{span(*guess, unit=unit)} ({percent(predicted.level)})", "prior": percent(predicted.probability),
@@ -188,9 +184,8 @@ def _without_drawings(blocks: Iterable[Block]) -> Iterator[Block]:
             yield block
 
 
-def _pick(body: Iterable[Block], ids: Iterable[str]) -> tuple[Block, ...]:
-    parts = {part.id: part for part in body if isinstance(part, Section)}
-    return tuple(_without_drawings(parts[name] for name in ids if name in parts))
+def _pick(body: Iterable[Block], *ids: str) -> tuple[Block, ...]:
+    return tuple(_without_drawings(find_sections(body, *ids)))
 
 
 def _list_threats(checked: CheckedStudy | None) -> Iterator[dict[str, Any]]:
@@ -213,17 +208,11 @@ def _figures(state: StudyState, checked: CheckedStudy | None) -> Iterator[Mappin
             yield {"path": path, "title": kind.title, "caption": kind.caption(drawn.data)}
 
 
-def _list_elsewhere(
-    state: StudyState, threads: Mapping[str, list[Thread]], here: Iterable[str]
-) -> list[tuple[str, str, list[Thread]]]:
-    """Return the threads on what does not stand here: what each is about, the address of its page, the threads."""
-    places, found = set(here), []
-    for about in threads.keys() - places - {"study"}:
-        kind, _, name = about.partition(" ")
-        page = {"run": f"runs/{name}", "play": f"runs/{name.partition('/')[0]}", "turn": "planner", "look": "planner"}
-        address = f"/s/{state.id}/{page[kind]}" if kind in page else ""
-        found.append((about, address, threads[about]))
-    return sorted(found)
+def _address(state: StudyState, about: str) -> str:
+    """Return the address of the page on which something stands that a comment is about; empty where none has it."""
+    kind, _, name = about.partition(" ")
+    page = {"run": f"runs/{name}", "play": f"runs/{name.partition('/')[0]}", "turn": "planner", "look": "planner"}
+    return f"/s/{state.id}/{page[kind]}" if kind in page else ""
 
 
 def _offers(site: Site, state: StudyState) -> dict[str, Any]:

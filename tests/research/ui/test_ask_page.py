@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -146,6 +147,38 @@ def test_a_study_begins_with_the_worker_once(site: Site, given: list[str]) -> No
     assert state.command == ["ajet", "research", "--vary", "group_size=4,16", "--env", "guess", "--rounds", "1"]
 
 
+def test_a_study_that_was_begun_and_could_not_be_handed_over_is_begun_no_second_time(
+    site: Site, given: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(study: str) -> str:
+        raise NotReady("the worker went away")
+
+    monkeypatch.setattr(previews, "find_worker", lambda home: lost)
+    form = {**VARY, "once": "one"}
+    with pytest.raises(NotReady):
+        act(site, view_of(), "begin", form)
+    assert [act(site, view_of(), "begin", form)] == [f"/s/{study}" for study in site.log.studies()]
+
+
+def test_a_plan_that_evidence_asks_a_language_model_for_is_the_one_that_its_page_shows(
+    site: Site, inquiry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("research.ui.evidence.Evidence.fixed", lambda evidence: {"backend": "local"})
+    asked: list[str | None] = []
+
+    def make(home: object, log: object, options: ResearchOptions) -> Preview:
+        asked.append(options.backend)
+        return Preview(None, "it declined")
+
+    monkeypatch.setattr(previews, "make_preview", make)
+    query = {"topic": "What limits guess?", "planner": "llm", "planner_model": "m"}
+    view = asking(evidence=f"{inquiry}/1/h1", **query)
+    fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', render(page(site, view), view).split('id="plan"')[1]))
+    act(site, view, "plan", fields)
+    made, _ = shown(site, view)
+    assert (made.values["preview"].refused, asked) == ("it declined", ["local"])
+
+
 def test_without_a_worker_nothing_is_begun(site: Site) -> None:
     with pytest.raises(NotReady):
         act(site, view_of(), "begin", dict(VARY))
@@ -160,7 +193,7 @@ def test_who_may_not_steer_begins_nothing(site: Site, given: list[str]) -> None:
 
 def test_evidence_shows_the_claim_the_ways_and_how_manieth_study_it_would_be(site: Site, inquiry: str) -> None:
     made, text = shown(site, asking(evidence=f"{inquiry}/1/h1"))
-    assert made.values["result"]["verdict"] == "equivalent"
+    assert made.values["evidence"].finding.verdict == "equivalent"
     assert "number 2 here" in text
     assert all(way.refused for way in made.values["ways"]), "it is concluded"
     assert made.values["fields"]["vary"] == "learning_rate=0.001,0.003"
@@ -171,8 +204,8 @@ def test_a_claim_that_does_not_follow_has_no_number(site: Site, inquiry: str) ->
     run = next(iter(site.state(inquiry).rounds[0].runs_in("confirm")))
     (site.folder(inquiry) / run.collected["evaluation"]["path"]).write_text("{}")  # type: ignore[index]
     made, _ = shown(site, asking(evidence=f"{inquiry}/1/h1"))
-    assert made.values["result"]["verdict"] == "does not follow"
-    assert "0.0155" not in made.values["result"]["text"]
+    assert made.values["evidence"].finding.verdict == "does not follow"
+    assert not re.search(r"0\.\d", made.values["evidence"].result)
 
 
 def test_an_open_inquiry_says_what_the_next_round_would_cost_and_see(site: Site, inquiry: str) -> None:
@@ -181,7 +214,7 @@ def test_an_open_inquiry_says_what_the_next_round_would_cost_and_see(site: Site,
     running = fold(site.log.read(inquiry)[:100])
     for state, part in ((judged, "power at the smallest effect"), (running, "this round's lock: 10 runs")):
         word, budget = replace(found, study=state, round=state).ways(site)
-        assert part in word.lines[0]
+        assert part in word.told
         assert budget.refused
 
 

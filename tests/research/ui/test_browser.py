@@ -209,7 +209,7 @@ def test_a_study_is_signed_by_the_keyboard_alone(browser: Browser, served: Serve
         page.keyboard.press(key)
     page.wait_for_selector("#judgement .ok")
     signed = served.site.review_states()[study].signed
-    assert [review.head for review in signed] == [served.site.state(study).head_hash]
+    assert [review.head for review in signed.values()] == [served.site.state(study).head_hash]
     context.close()
 
 

@@ -125,6 +125,6 @@ def test_a_comment_on_a_turn_or_a_look_stands_there(site: Site, inquiry: str) ->
 
 def test_calibration_is_read_where_it_is_asked_for(site: Site, study: str) -> None:
     view = view_of(study=study)
-    assert page(site, view).values["calibration"] is None
+    assert not page(site, view).values["scored"]
     asked = replace(view, query={"calibration": ("1",)})
-    assert page(site, asked).values["calibration"][0]["title"] == "rules"
+    assert page(site, asked).values["calibration"][0].title == "rules"

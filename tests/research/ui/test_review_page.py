@@ -310,13 +310,12 @@ def test_a_signature_names_head_and_report_and_is_of_an_earlier_one_once_the_stu
 ) -> None:
     state = site.state(study)
     act(site, view_of("reviewer"), "sign", form(site, study, decision="accept", text="fine"))
-    (signed,) = shown(site, study)[0].values["signatures"]
-    assert (signed.review.by, signed.review.decision, signed.of_head, signed.of_report) == ("ann", "accept", True, True)
-    assert signed.review.head == state.head_hash
-    act(site, view_of(), "note", form(site, study, text="later"))
     page, html = shown(site, study)
-    assert [each.of_head for each in page.values["signatures"]] == [False]
-    assert "of an earlier head" in html
+    (signed,) = page.values["reviewed"].signed.values()
+    assert (signed.by, signed.decision, signed.head) == ("ann", "accept", state.head_hash)
+    assert "of what stands here" in html
+    act(site, view_of(), "note", form(site, study, text="later"))
+    assert "of an earlier head" in shown(site, study)[1]
 
 
 def test_a_file_that_changed_without_an_event_is_seen_before_anybody_signs(site: Site, study: str) -> None:
@@ -324,7 +323,49 @@ def test_a_file_that_changed_without_an_event_is_seen_before_anybody_signs(site:
     collected_file(site, study).write_text("{}")
     with pytest.raises(BadInput, match="holds"):
         act(site, view_of(), "sign", form(site, study, decision="accept"))
-    assert site.reviews(study).read() == []
+    assert site.reviews(study).state().entries == ()
+
+
+def test_what_only_a_verification_finds_keeps_a_study_from_being_signed(site: Site, study: str) -> None:
+    run = next(run for run in site.state(study).runs.values() if run.collected)
+    assert run.collected is not None
+    (site.folder(study) / str(run.collected["snapshot"]["path"])).write_bytes(b"other curves")
+    with pytest.raises(BadInput, match="holds"):
+        act(site, view_of(), "sign", form(site, study, decision="accept"))
+    assert site.reviews(study).state().entries == ()
+
+
+def test_what_went_on_since_is_looked_at_before_it_can_be_signed(site: Site, study: str) -> None:
+    before = form(site, study, decision="accept")
+    act(site, view_of(), "note", form(site, study, text="later"))
+    answer = act(site, view_of("reviewer"), "sign", before)
+    assert isinstance(answer, Page)
+    assert "/do/sign" not in render(answer, view_of("reviewer"))
+
+
+def test_advice_on_a_claim_stands_where_all_that_it_may_rest_on_follows(site: Site) -> None:
+    study = add_gallery_study(site.home, site.log, "what-limits-guess")
+    advised = "In practice" in shown(site, study)[1]
+    name = site.state(study).lock_file
+    assert name is not None
+    (site.folder(study) / name).write_text("{}")
+    site.forget_checked(study)
+    page, html = shown(site, study)
+    assert {card["kind"] for card in cards(page)} == {"judged", "fault"}
+    assert (advised, "In practice" in html) == (True, False)
+
+
+def test_a_claim_without_a_lock_leads_to_no_page_of_evidence(site: Site, made: Synthetic) -> None:
+    made.append(EventType.HYPOTHESIS_PROPOSED, **made.design.hypotheses[0].model_dump(mode="json"))
+    page, html = shown(site, made.study)
+    assert [card["locked"] for card in cards(page)] == [False]
+    assert "/ask?evidence=" not in html
+
+
+def test_a_study_that_is_to_give_more_evidence_leads_to_the_claim(site: Site) -> None:
+    made = make_study(site.home, log=site.log)
+    made.create(settings={"budget_s": 900.0, "max_runs": None, "parallel": 2, "approve": "none", "follows": "s-1/1/h1"})
+    assert 'href="/s/s-1"' in shown(site, made.study)[1]
 
 
 def test_verification_lists_what_holds_and_what_drifted(site: Site, study: str) -> None:
