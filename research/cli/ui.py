@@ -72,7 +72,7 @@ def ui(
         return
     import uvicorn
 
-    from research.ui.app import make_app
+    from research.ui.app import PageServer, make_app
     from research.ui.pages.addresses import PAGES
 
     home, log = open_installation()
@@ -105,7 +105,7 @@ def ui(
         timeout_graceful_shutdown=2, proxy_headers=bool(host), forwarded_allow_ips="127.0.0.1",
     )  # fmt: skip
     with announce_pages(home, address):
-        uvicorn.Server(config).run([listening])
+        PageServer(config).run([listening])
 
 
 def _export(site: Site, to: Path, names: Sequence[str], json: bool, *, planner: bool) -> None:

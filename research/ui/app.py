@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib import resources
+from socket import socket
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -60,6 +62,14 @@ def make_app(site: Site, pages: Mapping[str, PageMaker], hosts: Iterable[str], s
     made = Starlette(routes=[*shown, *others], middleware=[guard], lifespan=lifespan, exception_handlers=handlers)
     made.state.site, made.state.hub = site, hub
     return made
+
+
+class PageServer(uvicorn.Server):
+    """A server that ends what open pages listen to before it waits for them to leave."""
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        self.config.loaded_app.state.hub.close()
+        await super().shutdown(sockets)
 
 
 def make_view(request: Request) -> View:

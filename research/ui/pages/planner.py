@@ -38,7 +38,7 @@ def page(site: Site, view: View) -> Page:
         "state": state, "turns": turns, "ideas": [(note, revised.get(note.id)) for note in ideas],
         "plan": plan, "doubted": _doubted(site, state) if plan or explorations else "", "explorations": explorations,
         "questions": planner_questions(state), "guidance": _guidance(state, turns),
-        "calibration": _calibration(site, view, state),
+        "calibration": _calibration(site, view, state), "threads": site.reviews(state.id).state().by_anchor(),
         "may_note": state.takes_notes and not view.static, "node_words": lambda text: _doubts(state, text, read),
     }  # fmt: skip
     return Page("planner.html.jinja", f"Planner of {state.id}", values, state.id, state.head_hash)

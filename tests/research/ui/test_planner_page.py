@@ -114,6 +114,15 @@ def test_who_may_not_steer_and_an_export_have_no_forms(site: Site, inquiry: str)
     assert not page(site, replace(view_of(study=inquiry), static=True)).values["may_note"]
 
 
+def test_a_comment_on_a_turn_or_a_look_stands_there(site: Site, inquiry: str) -> None:
+    state, view = site.state(inquiry), view_of("reviewer", study=inquiry)
+    for about in ("turn 1/propose/1", "look 1/propose/2/3"):
+        site.reviews(inquiry).append(state, "comment", by="ann", about=about, text=f"why {about}?")
+    text = render(page(site, view), view)
+    turn, look = text.index("why turn 1/propose/1?"), text.index("why look 1/propose/2/3?")
+    assert text.index('id="turn-1"') < turn < text.index('id="turn-2"') < look < text.index('id="turn-2-look-4"')
+
+
 def test_calibration_is_read_where_it_is_asked_for(site: Site, study: str) -> None:
     view = view_of(study=study)
     assert page(site, view).values["calibration"] is None
