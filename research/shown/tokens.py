@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import exp
 from typing import Final
 
-from sandboxes.spec import escape_control
+from sandboxes.spec import escape_control, escape_line
 from swarm.snapshot import describe_side_conversations
 from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
 
@@ -100,4 +100,4 @@ def facts(record: EpisodeRecord) -> list[tuple[str, str]]:
     named = any(call.agent for call in record.record)
     if record.kind == "train" and not named and (note := describe_side_conversations(max(0, begun - 1))):
         rows.append(("note", note))
-    return [(name, visible(value)) for name, value in rows]
+    return [(name, visible(escape_line(value))) for name, value in rows]

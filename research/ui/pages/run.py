@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 
+from research.controller.session import require_here
 from research.errors import NotReady
 from research.files import read_json
 from research.installation.servers import find_swarm
@@ -100,6 +101,7 @@ def _plays(site: Site, view: View, found: FoundRun, threads: Container[str]) -> 
     """Return one evaluation's plays: what is commented on and kept in words first, then the worst; with a `fault` no
     number of it."""
     try:
+        require_here(site.home, site.log, found.state)
         read = hidden_plays(site.folder(found.state.id), found.run)
     except NotReady as error:
         broken = found.run.collected is not None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -47,6 +48,14 @@ def test_of_a_run_whose_file_was_changed_no_number_of_its_plays_is_shown(site: S
     html = render(page(site, view), view)
     assert "was changed" in html
     assert "solved" not in html.split('id="plays"')[1].split("</section>")[0]
+
+
+def test_a_run_whose_files_lie_in_another_installation_says_where(site: Site, study: str, run: RunState) -> None:
+    shutil.rmtree(site.folder(study))
+    made = page(site, view_of(study=study, run=run.run_id))
+    assert str(site.home.path) in made.values["plays"]["fault"]
+    assert made.values["training"]["rows"] == ()
+    assert made.values["training"]["said"]
 
 
 def test_a_run_that_is_not_there_is_a_404(site: Site, study: str) -> None:
