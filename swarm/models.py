@@ -272,7 +272,6 @@ def _look_at_weights(folder: Path) -> None:
 
 
 def _expected_bytes(path: Path) -> int:
-    """Return how many bytes a file of safetensors has by its header; of a header that is cut, its own."""
     size = path.stat().st_size
     with path.open("rb") as file:
         beginning = file.read(len(_POINTER))

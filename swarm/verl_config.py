@@ -154,7 +154,6 @@ class VerlFields(Canonical):
     @model_validator(mode="before")
     @classmethod
     def _refuse_critic(cls, data: Any) -> Any:
-        """Return the fields without `critic`, which older records have as None."""
         if not isinstance(data, Mapping) or "critic" not in data:
             return data
         if data["critic"] is not None:
@@ -236,5 +235,4 @@ class VerlFields(Canonical):
 
 
 def training_fields(fields: VerlFields | None) -> dict[str, Any]:
-    """Return what of the fields a step depends on."""
     return (fields or VerlFields()).model_dump(exclude=_SPREAD)

@@ -274,7 +274,6 @@ class ContainerHandle(FolderHandle):
             ) from error
 
     def _settle(self) -> None:
-        """Do what is to be done with a container that is not simply running; the lock is held."""
         if self._exit() is not None:
             return
         attributes = inspect(self._engine, self._container)

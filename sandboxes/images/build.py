@@ -83,7 +83,6 @@ class BaseImage:
 
     @property
     def python(self) -> str:
-        """Its Python's version, as `3.11`."""
         return ".".join(str(part) for part in self.version)
 
     @property

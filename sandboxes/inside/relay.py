@@ -201,7 +201,6 @@ class _Relay:
             self._watch(flow)
 
     def _watch(self, flow: _Flow) -> None:
-        """Listen for just those events of both sides of a connection that matter now."""
         for each in (flow, flow.back):
             side, wanted = each.source, each.wanted
             known = self._selector.get_map().get(side)

@@ -76,7 +76,6 @@ def _match_call(number: int, judgement: list[Instruction]) -> list[Instruction]:
 
 
 def _allow_zero(*arguments: int) -> list[Instruction]:
-    """Return instructions that allow a call if all these arguments are zero, and go on behind them otherwise."""
     words = [_ARGUMENTS + 8 * argument + half for argument in arguments for half in (0, 4)]
     checks: list[Instruction] = []
     for place, word in enumerate(words):

@@ -70,7 +70,6 @@ def claim_of(design: Design, hypothesis: str, names: Pair | None = None) -> tupl
 
 
 def _root(name: str) -> str:
-    """Return the field that a path is of; a knob is one by itself, not part of the environment."""
     return name if name.startswith(KNOB) else name.split(".")[0]
 
 

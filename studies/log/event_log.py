@@ -243,7 +243,6 @@ def _engine(url: str) -> sa.Engine:
 
 
 def _connect_with_timeout(_dialect: object, _record: object, arguments: Any, fields: dict[str, Any]) -> Any:
-    """Return a connection of psycopg on which silence is borne for ANSWER_S at most."""
     import psycopg
 
     class Bounded(psycopg.Connection[Any]):

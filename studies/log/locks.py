@@ -259,7 +259,6 @@ class LeaseWatch:
         return self._leases.take_over(study, row, self._me)
 
     def _is_still(self, study: str, row: LeaseRow) -> bool:
-        """Return whether a lease has not moved for its ttl, by looks of this process."""
         now = self._leases.clock()
         before, since = self._beats.get(study, (None, now))
         if before != row.mark:

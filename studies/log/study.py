@@ -171,7 +171,6 @@ class StudyState(RoundState):
 
     @property
     def at_rest(self) -> bool:
-        """Whether the study is stopped or paused, and nothing of it runs."""
         halted = self.stopped_reason is not None or self.paused_reason is not None
         return halted and not any(run.active for run in self.runs.values())
 
@@ -254,7 +253,6 @@ class StudyState(RoundState):
 
     @property
     def locks(self) -> tuple[tuple[str, str], ...]:
-        """File and hash of each lock of the round, abandoned ones first."""
         own = ((self.lock_file, self.design_hash),) if self.lock_file and self.design_hash else ()
         return (*((issue.file, issue.hash) for issue in self.abandoned), *own)
 

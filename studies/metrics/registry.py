@@ -34,7 +34,6 @@ _ROUNDING: Final = 1e-9
 
 
 def _load_packages() -> tuple[dict[str, MetricKind], dict[str, str]]:
-    """Return the kinds of installed packages by name, and a line for each name that cannot be had."""
     named: dict[str, dict[str, EntryPoint]] = {}
     for entry_point in entry_points(group=GROUP):  # one that is listed twice is one
         package = entry_point.dist.name if entry_point.dist is not None else "an unknown package"
@@ -69,7 +68,6 @@ def _load_packages() -> tuple[dict[str, MetricKind], dict[str, str]]:
 
 
 def _fault_of_kind(name: str, made: Any) -> str | None:
-    """Return what was expected of a kind, and what it has in its place; None for a kind that can be used."""
     if not isinstance(made, MetricKind):
         return f"a MetricKind; found {made!r:.80}"
     names = ("name", "title", "unit", "words", "takes", "effect")
@@ -96,7 +94,6 @@ def kinds() -> Mapping[str, MetricKind]:
 
 
 def faults() -> Mapping[str, str]:
-    """Return a line for each name of a package's kind that cannot be had."""
     return _load_packages()[1]
 
 
@@ -194,7 +191,6 @@ def _call_kind(expected: str, kind: MetricKind, function: Callable[..., Any], *g
 
 
 def _fault_of_metric(kind: MetricKind, metric: Any) -> str | None:
-    """Return what was expected of a metric, and what there is in its place; None for one that can be locked."""
     if not isinstance(metric, Metric):
         return f"a Metric; found {metric!r:.80}"
     if metric.kind != kind.name and kind.name not in BUILT_IN:

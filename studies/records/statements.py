@@ -184,7 +184,6 @@ def _before_lock(claim: Hypothesis) -> str:
 
 
 def select_arms(design: Design, candidates: Sequence[Arm], selection: Selection) -> tuple[Arm, ...]:
-    """Return the kept candidates that differ from the control, the best first."""
     by_name = {arm.name: arm for arm in candidates}
     control = control_values(design)
     kept = (by_name[name] for name in selection.kept)

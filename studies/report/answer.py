@@ -104,7 +104,6 @@ class AnswerFacts:
         return tuple(dict.fromkeys(text if len(text) <= 40 else f"{text[:39]}…" for text in wrong))
 
     def find_undrawable(self, figure: AnswerFigure) -> str | None:
-        """Return why a figure cannot be drawn; None for one that can."""
         known = self.logged.get(figure.round, {"arms": (), "metrics": ()})
         strange = {*figure.arms} - {*known["arms"]} | {figure.metric} - {*known["metrics"]}
         return f"round {figure.round} has none of {', '.join(sorted(strange))}" if strange else None

@@ -142,7 +142,6 @@ def _environment(autoescape: bool) -> Environment:
 
 
 def template_filters() -> dict[str, Callable[..., str]]:
-    """Return what templates of a report write texts with, by name."""
     filters = {"md": escape_markdown, "fence": code_block, "tight": tight, "code": code_span, "capital": capital}
     return {**filters, "kind": lambda block: type(block).__name__.lower()}
 

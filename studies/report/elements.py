@@ -151,7 +151,6 @@ def drawing(name: str, figure: str, data: Any) -> Drawing | None:
 
 
 def list_drawings(blocks: Iterable[Block]) -> Iterator[Drawing]:
-    """Yield the figures among blocks and within their sections."""
     for block in blocks:
         if isinstance(block, Drawing):
             yield block
@@ -190,7 +189,6 @@ def is_mostly_cut(metric: Metric, values: Sequence[float]) -> bool:
 
 
 def format_mean(metric: Metric, values: Sequence[float]) -> str:
-    """Return the mean; of a rate the count, of what is mostly cut who was."""
     if not values:
         return NONE
     if is_mostly_cut(metric, values):
@@ -220,5 +218,4 @@ def _count_cut(metric: Metric, values: Sequence[float]) -> int:
 
 
 def is_campaign(state: StudyState) -> bool:
-    """Return whether a study may have, or has, more rounds than one."""
     return state.most_rounds > 1 or bool(state.rounds_before)

@@ -105,7 +105,6 @@ def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: V
 
 
 def _is_given_up(state: StudyState, claim: Hypothesis, verdict: Verdict) -> bool:
-    """Return whether a verdict is invalid for want of the runs that a person vetoed, and for nothing else."""
     if verdict.verdict != "invalid" or claim.id not in state.vetoed:
         return False
     left_out = {name.rpartition(": ")[2] for name in verdict.excluded}
@@ -114,7 +113,6 @@ def _is_given_up(state: StudyState, claim: Hypothesis, verdict: Verdict) -> bool
 
 
 def _setting_of(verdict: Verdict) -> str:
-    """Return where an advice holds: in this setting, and for which trainings."""
     words = (("started", "start"), ("not_collapsed", "do not collapse"))
     whom = " and ".join(said for scope, said in words if scope in verdict.scope)
     return f"in this setting, where trainings {whom}" if whom else "in this setting"
@@ -259,7 +257,6 @@ def _spread(verdict: Verdict) -> float | None:
 
 
 def fewest(verdict: Verdict) -> int:
-    """Return the runs of the arm that has fewest."""
     return min([arm.n for arm in verdict.arms] or [verdict.n_control, verdict.n_treatment])
 
 
@@ -402,7 +399,6 @@ def _compare(
 
 
 def _base_flags(state: StudyState) -> str:
-    """Return the flags of the study's command that say which job lies under all arms."""
     words, found = _words(state), []
     for flag in ("--job", "--model-path"):
         found += [f"{flag}={word.removeprefix(f'{flag}=')}" for word in words if word.startswith(f"{flag}=")]
@@ -415,7 +411,6 @@ def _words(state: StudyState) -> list[str]:
 
 
 def _without(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
-    """Return a command's words without these flags, each of which takes so many values."""
     dropped = {at + more for at, word in enumerate(words) for more in range(1 + flags.get(word, -1))}
     return [word for at, word in enumerate(words) if at not in dropped and word.partition("=")[0] not in flags]
 

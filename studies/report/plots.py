@@ -167,7 +167,6 @@ def render_cached(figure: str, data: Hashable, salt: str) -> str:
 
 
 def curves_picture(data: Curves) -> bytes:
-    """Return curves as PNG, for a page that shows no SVG."""
     buffer, token = io.BytesIO(), _PALETTE.set(LIGHT)  # such a page knows no CSS
     try:
         with style("png"):
@@ -285,7 +284,6 @@ def _plot(axes: Axes, data: Curves, salt: str, tips: dict[str, str], ticks: int)
 
 
 def _layout_legend(arms: Sequence[ArmCurves]) -> tuple[list[str], int, float]:
-    """Return what a legend says of each arm, in lines, in how many columns there is room for that, and its height."""
     said = [f"{arm.arm}, mean of {plural(len(arm.seeds), 'run')}" for arm in arms]
     names = ["\n".join(wrap_name(name, _NAME_CHARS - 5)) for name in said]
     longest = max(len(line) for name in names for line in name.split("\n"))

@@ -423,7 +423,6 @@ def surprises(state: StudyState, evidence: Evidence) -> Iterator[str]:
 
 
 def _list_measures(state: StudyState, evidence: Evidence, design: Design) -> Iterator[tuple[Metric, Arms]]:
-    """Yield each measure that all runs give, by arm; those that only repeat another one are left out."""
     own = {arm.name: state.values(arm.name) for arm in design.arms}
     seen = [[value for values in own.values() for value in values.values()]]
     for metric in evidence.others:

@@ -35,7 +35,6 @@ def label(claim: Hypothesis, verdict: Verdict) -> str:
 
 
 def format_signed(value: float | None, *, unit: str = "") -> str:
-    """Return a difference with its sign always shown, but of what reads as 0."""
     return number(value, unit=unit, sign="+")
 
 
@@ -69,7 +68,6 @@ def p_value(value: float | None) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as a percentage without needless digits: `95 %`."""
     return f"{share * 100:.6g} %"
 
 
@@ -106,7 +104,6 @@ def capital(text: str) -> str:
 
 
 def command_line(command: Any) -> str:
-    """Return the command a study was started with as one shell line."""
     if isinstance(command, Sequence) and not isinstance(command, str):
         return shlex.join(str(part) for part in command)
     return str(command)

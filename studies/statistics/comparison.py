@@ -252,8 +252,6 @@ def is_equivalent(found: Equivalence) -> bool:
 
 
 def _pool(arms: Sequence[Source], others: Sequence[Sequence[float]], noise: Noise | None) -> Source:
-    """Return the two arms and what agrees with them: other arms first, each against the two, then the bank."""
-
     def agrees(source: Source, pool: Source) -> bool:
         below = float(special.fdtr(source.df, pool.df, source.variance / pool.variance))
         return _CONTRADICTS / 2 <= below <= 1 - _CONTRADICTS / 2

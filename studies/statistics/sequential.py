@@ -87,7 +87,6 @@ def _legendre_rule(nodes: int) -> tuple[Any, Any]:
 
 @lru_cache(maxsize=512)
 def _scale_rule(df: float) -> tuple[Any, Any]:
-    """Return points and weights of S, where S^2 df is chi-squared with df degrees of freedom."""
     x, w = _legendre_rule(_NORMAL_NODES)
     low, high = (math.sqrt(end / df) for end in (stats.chi2.ppf(_RARE, df), stats.chi2.isf(_RARE, df)))
     s = low + (high - low) * (x + 1) / 2
@@ -155,7 +154,6 @@ def _bound(level: float) -> float:
 
 
 def _spent(share: float, alpha: float) -> float:
-    """Return what may be spent by the time this share of the runs is in."""
     return float(4 * special.ndtr(special.ndtri(alpha / 4) / math.sqrt(share)))
 
 

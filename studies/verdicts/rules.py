@@ -93,7 +93,6 @@ def _gate_level(case: JudgeInput) -> float:
 
 
 def _judge_mediators(case: JudgeInput, level: float | None) -> Iterator[Mediation]:
-    """Yield what became of each mediator of a claim, tested at `level`; None: its difference was not shown."""
     stopped = "" if level is not None else "the claim's own difference was not shown"
     for mediator in case.claim.mediators:
         if level is None or stopped:
@@ -264,7 +263,6 @@ def _claims(case: JudgeInput) -> int:
 
 
 def _without_variance(case: JudgeInput) -> Finding:
-    """Judge two arms that do not vary: equal constants are inconclusive, and different ones invalid."""
     effect, test = _weighted_effect(case) or 0.0, wording.TESTS[case.design.test]
     a, *_, b = (runs.numbers for runs in case.runs())
     if case.design.test == "contrast":

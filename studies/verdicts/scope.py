@@ -127,7 +127,6 @@ def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
 
 
 def _survives(case: JudgeInput, finding: Finding, lost: Sequence[float], rates: Sequence[CollapseRate]) -> bool:
-    """Return whether trainings that go wrong at the highest rates not ruled out could not undo a claim."""
     if finding.verdict == "equivalent" and (same := finding.equivalence) is not None:
         widest = max(abs(same.low), abs(same.high)) + max(lost)
         return widest < same.margin and not any(rate.count for rate in rates)

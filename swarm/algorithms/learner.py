@@ -140,7 +140,6 @@ class PolicyLearner(ABC):
         return call_advantages(self._job, episodes, counts)
 
     def _fill_logprobs(self, update: PolicyUpdate) -> None:
-        """Fill in, once for all epochs, what the loss compares with: the reference and the weights of this moment."""
         rows = update.all_rows
         if self._job.kl_coef > 0:
             with update.cost.measure("ref"):
@@ -155,7 +154,6 @@ class PolicyLearner(ABC):
         return self._objective.needs_proximal(stale=any(bool((row.versions != self.version).any()) for row in rows))
 
     def _train(self, update: PolicyUpdate) -> None:
-        """Make all optimiser steps, or none: what fails on the way is undone."""
         order = self._order.get_state()
         steps = [
             chosen

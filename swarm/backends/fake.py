@@ -245,7 +245,6 @@ class FakeBackend:
 
     @property
     def probs_tolerance(self) -> float | None:
-        """Its learner computes no probabilities."""
         return None
 
     def weights(self) -> str | None:

@@ -218,7 +218,6 @@ def render_play(tokenizer: transformers.PreTrainedTokenizerFast, play: Demonstra
 
 
 def said_by_assistant(tokenizer: transformers.PreTrainedTokenizerFast, ids: list[int]) -> list[bool]:
-    """Return which of `ids` the assistant says, its end token included."""
     start, end, role = (tokenizer.convert_tokens_to_ids(token) for token in (START, END, ASSISTANT))
     said, speaking = [], False
     for position, token in enumerate(ids):
@@ -287,7 +286,6 @@ def _make_model(spec: TinyModel, environment: Environment, folder: Path, progres
 
 
 def _tokenizer(environment: Environment) -> transformers.PreTrainedTokenizerFast:
-    """Return the tokenizer of the words in plays: what is said, and where there are tools what the template writes."""
     rng = random.Random(0)
     tasks = environment.tasks("train")
     plays = [environment.demonstrate(rng.choice(tasks), rng) for _ in range(_VOCABULARY_PLAYS)]

@@ -275,7 +275,6 @@ class Call:
         self._wake()
 
     def _enter(self) -> None:
-        """Keep the lease alive from now on, and let `interrupt` reach the call."""
         self._registry.leases.touch(self._episode)
         self._episode.calls.add(self)
 
@@ -337,7 +336,6 @@ class RetryCache:
         return min(calls, key=lambda call: (call.state is CallState.SERVED, not call.waiting), default=None)
 
     def add(self, key: Hashable, call: Call) -> None:
-        """Let the call be found, and forget those whose time is over."""
         now = self._clock()
         self._calls.setdefault(key, []).append(call)
         self._due.append((now + KEPT_S, key, call))

@@ -368,7 +368,6 @@ class AnswerGeneration:
 
 
 def _make_decoder(renderer: Renderer, tools: Sequence[Tool]) -> Callable[[Sequence[int]], str]:
-    """Return what decodes ids to the text the family's format reads, without the id that ends an answer."""
     if not renderer.answers.special(tools):
         return renderer.decode
     stops = frozenset(renderer.stop_ids)

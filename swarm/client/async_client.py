@@ -326,8 +326,6 @@ class AsyncSwarmClient(Connectable):
 def _places_of_chosen(
     choose: Callable[[], Awaitable[HasId]], begin: Callable[[HasId], Awaitable[Episode[Any]]], group_size: int
 ) -> Iterator[Place[Episode[Any]]]:
-    """Yield the places of one group after another, each of a task that is chosen when its first place is taken."""
-
     async def begin_chosen(chosen: asyncio.Future[HasId]) -> Episode[Any]:
         return await begin(await asyncio.shield(chosen))
 

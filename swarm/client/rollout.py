@@ -95,7 +95,6 @@ class AgentMisplays(AgentFailed):
 
 
 def _causes(error: BaseException | None) -> Iterator[tuple[BaseException, int | None]]:
-    """Yield an error and its causes, each with the HTTP status that it, or its response, carries."""
     for _ in range(_MOST_CAUSES):
         if error is None:
             return
@@ -256,7 +255,6 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
                 return
 
     async def _attempt(self, place: Place[PlayT], limits: LimitPauses) -> bool:
-        """Play once; return whether the place is filled."""
         episode = await self._begin(place)
         self._open[episode] = time.monotonic() + self._timeout_s + ENGINE_OFF_S
         try:
@@ -336,7 +334,6 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         return False
 
     def _drop(self, reason: str, error: BaseException, *, misplay: bool = False) -> None:
-        """Count a play that is played again; raise AgentFailed once there were too many of them."""
         self.dropped[reason] += 1
         self._fail(error)
         if misplay and not self._had_good_play:

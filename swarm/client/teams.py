@@ -185,8 +185,6 @@ class Team:
         return await self._pass_on(ended=state == "ended")
 
     async def _prepare(self, ends: Mapping[str, Mapping[str, Any]]) -> None:
-        """Have each server write down that its episode may end; abort all where one cannot."""
-
         async def prepare(role: str) -> None:
             link = None if role == self.decider else self.episodes[self.decider]
             await self._retry(partial(self.episodes[role].prepare, **ends[role], decider=link))
@@ -334,7 +332,6 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
         return Team({role: begun[role] for role in self._clients}, decider=decider)
 
     async def _lead(self, begun: dict[str, Episode[Any]]) -> str:
-        """Begin the next task of the first role whose job is not finished; return that role."""
         for role in self._order:
             if role in self._finished:
                 continue
@@ -423,7 +420,6 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
 
 
 def _parse_rewards(answer: Any, roles: list[str]) -> dict[str, tuple[float, bool | None]]:
-    """Return reward and success by role; raise AgentFailed for an answer that does not have one for each."""
     example = "{" + ", ".join(f'"{role}": 1.0' for role in roles) + "}"
     if not isinstance(answer, Mapping):
         found = f"{type(answer).__name__} {answer!r:.80}"

@@ -106,7 +106,6 @@ def parse(body: bytes, model: str) -> CompletionRequest:
 
 
 def _schema(found: Fields) -> Mapping[str, Any] | None:
-    """Return the schema an answer must follow, {} for any object, None for free text."""
     if found.absent:
         return None
     kind = found.required_choice("type", ("text", "json_object", "json_schema"), "text, json_object or json_schema")

@@ -280,7 +280,6 @@ def format_reply(name: str, model: str, request: CompletionRequest, replies: Seq
 
 
 def _end(reply: Reply) -> tuple[Block, Block]:
-    """Return why a message ended, and the tokens used: read anew, those whose work was kept, and sampled."""
     reason, stop = "end_turn", None
     if reply.finish == "length":
         reason = "max_tokens"

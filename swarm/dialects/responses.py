@@ -88,7 +88,6 @@ class _Conversation:
             self.messages.append({"role": "user" if role == "user" else "system", "content": text})
 
     def turn(self, item_id: str | None, *, words: bool = False) -> dict[str, Any]:
-        """Return the assistant's message that an item of this id is a part of."""
         served = _ITEM_ID.fullmatch(item_id or "")
         response = served[1] if served else None
         last = self.messages[-1] if self.messages and self.messages[-1]["role"] == "assistant" else None

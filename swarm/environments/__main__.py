@@ -142,7 +142,6 @@ def _code_folder(arguments: argparse.Namespace) -> Path | None:
 
 
 def _load(arguments: argparse.Namespace) -> PlaySetup:
-    """Load environment, tasks and agent; InvalidRequest for user's files that must stay `unchanged`, and did not."""
     code = None if (folder := _code_folder(arguments)) is None else code_hash(folder)
     if arguments.environments:
         add_folder(arguments.environments)

@@ -145,7 +145,6 @@ def generate_tasks(environment: Environment, secret: bytes) -> TaskSplits:
 
 
 def _check_disjoint(name: str, drawn: TaskSplits) -> None:
-    """Raise InvalidRequest for an id that stands twice, a problem in two splits, or more than is given to a player."""
     ids: dict[str, Split] = {}
     problems: dict[str, tuple[Split, str]] = {}
     for split, tasks in drawn.items():
@@ -301,7 +300,6 @@ def _time_limit(play_s: float) -> Iterator[None]:
 
 
 def _describe(environment: Environment) -> dict[str, Any]:
-    """Return the words of an environment as a manifest has them; raise InvalidRequest for what cannot be one."""
     kind, facts, synonyms = type(environment).__name__, environment.facts, environment.synonyms
     missing = [name for name in ("name", "title", "measures") if not isinstance(getattr(environment, name, None), str)]
     if missing:
@@ -360,7 +358,6 @@ def _is_sound(name: Any, knob: Any) -> bool:
 
 
 def _two_numbers(given: Any) -> list[float] | None:
-    """Return two finite numbers of bounded size, None for what is something else."""
     if isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(end, Real) for end in given):
         ends = [float(end) for end in given]
         return ends if all(abs(end) < 1e9 for end in ends) else None

@@ -38,7 +38,6 @@ _REPEATED: Final = 2
 
 
 def problem(task: Task) -> str:
-    """Return what a task poses: its data, or its id where it has no data."""
     try:
         return json.dumps(task.data or task.id, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -222,14 +221,12 @@ class Manifest(BaseModel):
     """sha256 of its parts: `code`, `data`, `requirements` (empty text for a part that it has not)."""
 
     def digest(self) -> str:
-        """Return the sha256 over all that it is, but for what the user typed."""
         unsaid = [name for name in ("facts", "knobs") if not getattr(self, name)]  # of which older ones have no word
         known = self.model_dump(mode="json", exclude={"reference", *unsaid})
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
     @property
     def full_name(self) -> str:
-        """Its name with the hash: what a job's `environment` says."""
         return f"{self.name}{MARK}{self.digest()[:DIGITS]}"
 
 

@@ -151,7 +151,6 @@ class RemoteAgent:
         raise PlayFailed("the arm's agent was out of time" if late else "the arm's agent failed the play")
 
     async def _play(self, episode: Episode[Any], game: Game) -> list[Message]:
-        """Return the conversation of a play as it passed through the door, an answer as far as it is shown."""
         messages = chat_messages(await call(game.opening), "opening")
         offer = {"opening": messages, "tools": list(game.tools), "api_key": episode.api_key, "model": episode.model}
         event, left = await self._post("offer", offer), self._most

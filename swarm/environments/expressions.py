@@ -66,7 +66,6 @@ class Expression:
             ) from error
 
     def require_names(self, known: Collection[str]) -> None:
-        """Raise InvalidRequest for a name that will have no value."""
         if unknown := sorted(self.names.difference(known)):
             raise InvalidRequest(
                 f"expected names among {', '.join(sorted(known))}; found {unknown[0]} in {self.text!r}"

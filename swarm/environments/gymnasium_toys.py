@@ -65,7 +65,6 @@ def is_deterministic(table: Transitions) -> bool:
 
 
 def policy(table: Transitions) -> dict[int, int]:
-    """Return the best action in each state, by value iteration."""
     values = dict.fromkeys(table, 0.0)
 
     def returns(follow: Sequence[Transition]) -> float:

@@ -63,7 +63,6 @@ class ReasoningTasks(Environment):
         self.entry = lru_cache(maxsize=8192)(self._make_entry)
 
     def generate(self, seed: int) -> Task:
-        """Return the problem of a seed, which also chooses the generator."""
         names = tuple(self._generators)
         name = names[seed % len(names)]
         question = self.entry(name, seed // len(names))["question"]
@@ -123,7 +122,6 @@ def _generator(name: str, seed: int, config: Mapping[str, Any]) -> Any:
 
 
 def _parse_options(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the options of each generator; one that stands alone needs no name before them."""
     found: dict[str, dict[str, Any]] = {own: {} for own in defaults}
     for key, value in options.items():
         owner, dot, option = key.rpartition(".")

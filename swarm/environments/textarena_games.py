@@ -50,7 +50,6 @@ class ArenaGame(Game):
         return [] if done else [{"role": "user", "content": self._read_observation()}]
 
     def outcome(self) -> Outcome:
-        """Return the game's reward; 0 for one that has not come to its end."""
         rewards, said = self._arena.close()
         facts = {"turns": said[0]["turn_count"], "invalid move": float(said[0]["invalid_move"])}
         return Outcome(max(-1.0, min(1.0, rewards[0])) if rewards else 0.0, facts=facts)

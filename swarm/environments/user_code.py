@@ -318,7 +318,6 @@ class TaskWeights:
         return self._tasks[chosen]
 
     async def weigh(self, seen: Mapping[str, Sequence[float]]) -> list[float]:
-        """Return the weight of each task after these rewards."""
         history = [{"id": task.id, "data": task.data, "rewards": seen[task.id][-_REMEMBERED:]} for task in self._tasks]
         given = await call_slot("task_weights", self._function, history)
         weights = finite_numbers("task_weights", given, len(history))
@@ -337,7 +336,6 @@ def finite_numbers(slot: str, given: Any, count: int) -> list[float]:
 
 
 def finite(value: Any) -> float | None:
-    """Return a real number as a float; None for what is none, or is not finite."""
     try:
         number = float(value) if isinstance(value, Real) else math.nan
     except OverflowError:

@@ -110,8 +110,6 @@ class Guide:
 
 
 def _with_special_ids(grammar: str, theirs: Any, ours: Any) -> str:
-    """Return the grammar with the ids of special tokens in place of their texts."""
-
     def by_id(found: re.Match[str]) -> str:
         name, text, *before = found.groups()
         token = theirs.token_to_id(json.loads(text))

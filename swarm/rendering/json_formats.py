@@ -129,7 +129,6 @@ class _HarmonyReader(StepReader):
         return True
 
     def _refuse_call(self) -> None:
-        """Take a message to no known recipient, or one that cannot be read, as words, its header included."""
         self._pieces.text(Words, self._raw)
         self._step = self._words
 

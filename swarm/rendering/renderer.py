@@ -213,7 +213,6 @@ class HFRenderer:
         return [token for token in self.encode(text) if token in self._special]
 
     def _takes_call_ids(self) -> bool:
-        """Tell whether the template takes tool-call ids of any length (or knows no calls at all)."""
         try:
             self.render([_USER, _make_call(), _RESULT], tools=(_TOOL,), generation_prompt=True)
         except BackendError:

@@ -317,7 +317,6 @@ class Groups:
         return group
 
     def _look_up(self) -> _GroupIndex:
-        """Look at the groups, once for all who wait in line until one of them changes something."""
         if self._index is None:
             self._index = index = _GroupIndex()
             for group in self._alive:
@@ -342,7 +341,6 @@ class Groups:
             group.whole_since = self._whole
 
     def _touch(self, group: Group) -> None:
-        """Note a change of a group; one without members is gone."""
         group.touched_at = self._clock()
         self._index = None
         if not len(group):

@@ -178,6 +178,5 @@ def _parse_agent(header: str | None, behind_key: str) -> str:
 
 
 def _fail_server(training: Training, error: BackendError) -> ServerFailed:
-    """Turn the server FAILED: an engine that raises is broken."""
     training.fail(f"engine: {error}")
     return ServerFailed(f"the server FAILED: engine: {error}")

@@ -243,7 +243,6 @@ class Store(reading.EpisodeReader):
         _resolve_futures(items, StoreRefused(self.broken))
 
     def _collect_garbage(self) -> None:
-        """Collect some garbage; nothing depends on it, so a failure waits for the next checkpoint."""
         if not self._garbage or self._notes or self.broken:
             return
         try:

@@ -152,7 +152,6 @@ class Matcher:
         self._latest: list[tuple[tuple[Message, ...], Match]] = []
 
     def match(self, messages: tuple[Message, ...]) -> Match:
-        """Return the longest served history that `messages` begin with."""
         matches = (match for history, match in self._latest if messages[: len(history)] == history)
         start = next(matches, Match(None, 0, self.root, False, False))
         node, length, at = start.node, start.length, start.at
@@ -185,7 +184,6 @@ def _has_object_arguments(message: Message) -> bool:
 
 
 def _form_key(message: Message) -> str:
-    """Return all that a template can tell of a message, in the order it can tell it."""
     return repr(sorted(normalise(message).items()))
 
 

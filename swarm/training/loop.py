@@ -181,7 +181,6 @@ class Training:
         self._spawn(self._boot(), "boot")
 
     def fail(self, reason: str) -> None:
-        """Turn FAILED, and tell everyone who waits."""
         if self._machine.state not in _RUNNING:
             return
         self.updating = False
@@ -422,7 +421,6 @@ class Training:
         await self._retry_until_room(f"step {step} waits for room to publish", lambda: self._in_thread(backend.publish))
 
     async def _write_durably(self, step: int, changes: Callable[[], Sequence[Change]]) -> None:
-        """Write changes as they are then, however long the store takes nothing."""
         await self._retry_until_room(f"step {step} waits for the store", lambda: self.store.write(*changes()))
 
     async def _retry_until_room(self, waits: str, work: Callable[[], Awaitable[T]]) -> T:

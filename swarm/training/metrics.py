@@ -178,7 +178,6 @@ class Pace:
         self._steps: deque[float] = deque(maxlen=STEPS + 1)
 
     def record_tokens(self, tokens: int) -> None:
-        """So many ids were sampled since the engine was started."""
         now = self._now()
         if self._sampled and now - self._sampled[-1][0] < _BETWEEN_S:
             return
@@ -187,7 +186,6 @@ class Pace:
             self._sampled.popleft()
 
     def record_step(self) -> None:
-        """A step is finished, or the first one begins."""
         self._steps.append(self._now())
 
     @property

@@ -227,7 +227,6 @@ class Batcher:
         return bool(self._waiting or self._running)
 
     def add(self, generation: Generation) -> None:
-        """Queue a generation; it starts, in order of arrival, when a row is free."""
         self._waiting.append(generation)
 
     @torch.inference_mode()
@@ -309,7 +308,6 @@ class Batcher:
         return np.concatenate([done for done, _ in fed]), torch.cat([features for _, features in fed])
 
     def _move_answers_to_front(self) -> int:
-        """Move the rows that lack one token to the front of the cache; return how many they are."""
         lacks_one = self._table.count_missing() == 1
         count = int(lacks_one.sum())
         holes, strays = np.flatnonzero(~lacks_one[:count]), np.flatnonzero(lacks_one[count:]) + count

@@ -109,7 +109,6 @@ def read(folder: Path) -> Checkpoint:
 
 
 def _read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Path]]:
-    """Return the facts of what `write` wrote, and each set's file, intact; raise BackendError as `read` does."""
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text())

@@ -193,7 +193,6 @@ class LocalEngine:
         return advanced
 
     def _collect(self) -> bool:
-        """Wait until there is work and queue what arrived; return False when the engine is to stop."""
         with self._wake:
             self._wake.wait_for(lambda: self._stopped or self._arrived or self._batcher.busy)
             arrived, self._arrived = self._arrived, []

@@ -75,7 +75,6 @@ class SlotTable:
         return SlotAssignment(oldest, lent, donor) if lent - own >= _COPY_PAYS else SlotAssignment(oldest, own)
 
     def _common_prefixes(self, prompt: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return, for each row, with how many leading tokens of `prompt` its own begin."""
         differs = self._ids[:, : prompt.size + 1] != np.append(prompt, -1)
         found: npt.NDArray[np.int64] = np.minimum(differs.argmax(1), self.known)
         return found

@@ -91,7 +91,6 @@ def _has_soft_caps(config: Any) -> bool:
 
 
 def _limits(folder: Path, config: Any) -> Iterator[tuple[str, int]]:
-    """Yield lengths up to which all that is relied on holds, and in words what does not beyond."""
     kinds = getattr(config, "layer_types", None)
     if kinds is None and getattr(config, "sliding_window", None):
         kinds = ["sliding_attention"]

@@ -229,7 +229,6 @@ class Policy:
 
     @torch.no_grad()
     def _has_linear_head(self) -> bool:
-        """Return whether the head's outputs are the model's logits, looked for on made-up ones of any size."""
         head = self.model.get_output_embeddings()
         if head is None or self.model.base_model is self.model:
             return False

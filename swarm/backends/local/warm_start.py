@@ -57,7 +57,6 @@ def demonstration_rows(renderer: HFRenderer, play: Demonstration) -> tuple[Train
 
 
 def _answer_ids(renderer: HFRenderer, play: Demonstration, number: int) -> list[int]:
-    """Return the ids of an answer through the one that ends it."""
     plain = [normalise(message) for message in play.messages[: number + 1]]
     asked = renderer.render(plain[:-1], tools=play.tools, generation_prompt=True)
     told = renderer.render(plain, tools=play.tools, generation_prompt=False)
@@ -140,7 +139,6 @@ def ensure_warm_start(job: Job, models: Path, progress: Progress | None = None) 
 
 
 def _batches(renderer: HFRenderer, environment: Environment, job: Job) -> Iterator[Sequence[TrainRow]]:
-    """Yield batches of demonstrations of training tasks without end, the same ones each time."""
     tasks, rng = environment.tasks("train"), random.Random("imitation")
 
     def play() -> Sequence[TrainRow]:
