@@ -141,7 +141,6 @@ def to_invalid_request(error: ValidationError) -> InvalidRequest:
 
 
 def describe_invalid(first: Mapping[str, Any]) -> InvalidRequest:
-    """Return one of pydantic's errors as one line (`to_invalid_request`)."""
     field = ".".join(str(part) for part in first["loc"])
     said = _simplify_message(str(first["type"]), str(first["msg"]))
     if first["type"] not in _SAY_IT_ALL and said != HALF_A_CHARACTER:

@@ -305,7 +305,6 @@ class ContainerHandle(FolderHandle):
             self._sandbox.clear(self.name)
 
     def _signal(self, signal: str) -> None:
-        """Signal PID 1; a container that does not run needs none, and the engine resumes one that is paused."""
         with suppress(EngineRefusal), wrap_errors(self._engine, f"signalling sandbox {self.name}"):
             self._engine.client.api.kill(self._container, signal)
 

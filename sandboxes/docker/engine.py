@@ -229,7 +229,6 @@ def inspect(engine: ContainerEngine, container: str) -> Mapping[str, Any] | None
 
 
 def remove(engine: ContainerEngine, container: str) -> None:
-    """Remove a container and the volumes it alone has, dead or alive; nothing happens if there is none."""
     with suppress(EngineMissing), wrap_errors(engine, f"removing container {container}"):
         engine.client.api.remove_container(container, v=True, force=True)
 

@@ -273,7 +273,6 @@ class Egress:
             writer.transport.abort()
 
     def _write(self, outgoing: OutgoingConnection) -> None:
-        """Append a line to the log; one that cannot be written is counted, and stops nothing."""
         try:
             with open(self._log, "ab") as file:
                 file.write(json.dumps(outgoing.to_json()).encode() + b"\n")

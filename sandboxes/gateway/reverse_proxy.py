@@ -387,7 +387,6 @@ class ReverseProxy:
     async def _send(
         self, request: web.BaseRequest, body: bytes | AsyncIterator[bytes], length: int | None
     ) -> web.StreamResponse:
-        """Send a request on, and its reply back: one that is short when it is whole, else as it comes."""
         keys = {
             ("authorization", f"Bearer {PLACEHOLDER}"): f"Bearer {self._upstream.token}",
             ("x-api-key", PLACEHOLDER): self._upstream.token,

@@ -84,7 +84,6 @@ def find_undeclared_fields(
 
 
 def find_confounders(state: StudyState) -> dict[str, tuple[str, ...]]:
-    """Return, for each hypothesis, the fields besides its variable in which the runs of two of its arms differ."""
     if (design := state.design) is None:
         return {}
     differing: dict[str, set[str]] = {}
@@ -162,7 +161,6 @@ def _reduce(by: Callable[[Iterable[Any]], Any], history: Sequence[Row], name: st
 
 
 def _signal_steps(history: Sequence[Row]) -> int | None:
-    """Return in how many steps rewards or, across groups, advantages differed; None where a step does not say."""
     counts = [[row["metrics"].get(f"batch/{name}") for name in ("groups", "constant_groups")] for row in history]
     if not counts or any(None in pair for pair in counts):
         return None

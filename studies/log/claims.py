@@ -53,8 +53,7 @@ def _ask(study: StudyState, event: Event, question: ApprovalRequest, digest: str
     explored = [planned.plan.hash() for planned in study.explorations]
     if question.lock not in (study.design_hash, study.noise_hash, *explored):
         raise ImpossibleEvent(f"expected a question about what is locked; found one about {question.lock[:12]}")
-    if (found := question.hash()) != digest:
-        raise ImpossibleEvent(f"the question's digest is {found[:12]}, the event says {digest[:12]}")
+    refuse((found := question.hash()) != digest, f"the question's digest is {found[:12]}, the event says {digest[:12]}")
     study.open_question = LoggedApprovalRequest(event.seq, event.ts, question, found)
     study.questions = (*study.questions, study.open_question)
 
@@ -82,8 +81,7 @@ def _propose(study: StudyState, event: Event, /, **payload: Any) -> None:
 def _plan_noise(study: StudyState, event: Event, plan: NoisePlan, hash: str, seconds_per_run: float = 0.0) -> None:
     refuse(study.design is not None, "A/A runs were planned after the design was locked")
     refuse(study.noise_plan is not None, "A/A runs were planned before; expected one plan per study")
-    if (found := plan.hash()) != hash:
-        raise ImpossibleEvent(f"the noise plan's hash is {found[:12]}, the event says {hash[:12]}")
+    refuse((found := plan.hash()) != hash, f"the noise plan's hash is {found[:12]}, the event says {hash[:12]}")
     study.noise_plan, study.noise_hash, study.noise_seconds = plan, found, seconds_per_run
 
 
@@ -94,8 +92,7 @@ def _lock(study: StudyState, event: Event, design: Design, hash: str, file: str)
     else:
         refuse(study.design is not None, "a design was locked before; expected one lock per study")
     refuse(study.explores, "a design was locked in a study that was asked to explore, and to test nothing")
-    if (found := design.hash()) != hash:
-        raise ImpossibleEvent(f"the design's hash is {found[:12]}, the lock says {hash[:12]}")
+    refuse((found := design.hash()) != hash, f"the design's hash is {found[:12]}, the lock says {hash[:12]}")
     place, last = design.inquiry, study.rounds_before[-1] if study.rounds_before else None
     if last is not None and (place is None or place.previous != last.design_hash):
         raise ImpossibleEvent(f"the lock of round {study.round} does not name the lock of the round before")
@@ -147,7 +144,6 @@ def _set_design(study: StudyState, design: Design) -> None:
 
 @rule(EventType.DESIGN_AMENDED)
 def _amend(study: StudyState, event: Event, amendment: Amendment) -> None:
-    """A change after the lock, or of the budget at any time; one that accepts has invalid verdicts computed again."""
     answers = amendment.kind == "note" and study.takes_notes
     if study.design is None and amendment.kind != "budget" and not answers:
         raise ImpossibleEvent("an amendment came before any design was locked")
@@ -203,7 +199,6 @@ def _decide_screen(
 
 @rule(EventType.LENGTH_DECIDED)
 def _set_length(study: StudyState, event: Event, /, **payload: Any) -> None:
-    """The pilot decided how long runs are; where they are longer, all of it is made anew, each run with its seed."""
     length, design = RunLength.model_validate(payload), study.design
     if not study.awaits_length or design is None or design.extension is None:
         raise ImpossibleEvent("there is no pilot that says how long runs are now")
@@ -218,8 +213,7 @@ def _size(study: StudyState, event: Event, /, **payload: Any) -> None:
     sizing, locked, design = Sizing.model_validate(payload), study.locked_design, study.design
     if not study.awaits_sizing or locked is None or design is None or (pilot := design.pilot) is None:
         raise ImpossibleEvent("there is no pilot that sizes the design now")
-    if study.awaits_length:
-        raise ImpossibleEvent("expected a pilot that said how long runs are before it sizes the design")
+    refuse(study.awaits_length, "expected a pilot that said how long runs are before it sizes the design")
     stops = [look.seeds for look in sizing.looks]
     if not pilot.seeds <= sizing.seeds <= pilot.most or sizing.seeds != stops[-1] or stops != sorted(set(stops)):
         raise ImpossibleEvent(f"expected {pilot.seeds} to {pilot.most} seeds, looked at up to all; found {stops}")
@@ -229,7 +223,6 @@ def _size(study: StudyState, event: Event, /, **payload: Any) -> None:
 
 @rule(EventType.VERDICT_COMPUTED)
 def _judge(study: StudyState, event: Event, /, **payload: Any) -> None:
-    """A verdict of the next look; a final one is never replaced while its data are unchanged."""
     verdict = Verdict.model_validate(payload)
     name, design = verdict.hypothesis, study.design
     if design is None or name not in {claim.id for claim in design.hypotheses}:
@@ -249,8 +242,7 @@ def _judge(study: StudyState, event: Event, /, **payload: Any) -> None:
         if (before := study.verdict_on(name)) is not None:
             if before.final or study.is_ended_by_rule(name):
                 raise ImpossibleEvent(f"the final verdict on {name} stands; expected no other")
-            if verdict.look <= before.look:
-                raise ImpossibleEvent(f"{name} was judged at look {before.look} before; expected a later one")
+            refuse(verdict.look <= before.look, f"{name} was judged at look {before.look} before; expected a later one")
             study.interim = (*study.interim, before)
             study.verdicts = tuple(verdict for verdict in study.verdicts if verdict is not before)
             study.decided = {claim: decision for claim, decision in study.decided.items() if claim != name}

@@ -87,7 +87,6 @@ class RunState:
 
     @property
     def status(self) -> RunStatus:
-        """How far the run is; an invalid run stays invalid whatever was collected."""
         if self.invalid is not None:
             return "invalid"
         if self.collected is not None:
@@ -116,7 +115,6 @@ class RunState:
 
     @property
     def crashed_early(self) -> bool:
-        """Whether its own code ended it in the first part of its training."""
         last = self.attempts[-1] if self.attempts else None
         if self.code != GENERATED_CODE_FAILED or last is None or last.code not in CRASHES or last.step is None:
             return False

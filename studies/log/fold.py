@@ -160,13 +160,11 @@ def _add_note(
 
 @rule(EventType.PLANNER_SPOKE)
 def _speak(study: StudyState, event: Event, said: PlannerMessage | None = None) -> None:
-    """A study that was stopped was asked for its planner's words; None where it had none."""
     study.said, study.spoken = said, (*study.spoken, event.seq)
 
 
 @rule(EventType.ROUND_BEGUN)
 def _begin_round(study: StudyState, event: Event, /, number: int, previous: str, why: str = "", **more: Any) -> None:
-    """The round is over and the next one begins: its question is asked on what is known by now."""
     if study.design is None or study.design_hash != previous:
         raise ImpossibleEvent(f"expected a round after the lock {str(study.design_hash)[:12]}; found {previous[:12]}")
     if number != study.round + 1 or number > study.most_rounds:
@@ -257,8 +255,7 @@ def _add_report(
 def _plan_exploration(
     study: StudyState, event: Event, plan: Exploration, hash: str, seconds_per_run: float, turn: str = ""
 ) -> None:
-    if (found := plan.hash()) != hash:
-        raise ImpossibleEvent(f"the exploration's hash is {found[:12]}, the event says {hash[:12]}")
+    refuse((found := plan.hash()) != hash, f"the exploration's hash is {found[:12]}, the event says {hash[:12]}")
     if plan.metric.split != "search":
         raise ImpossibleEvent("an exploration is scored on search tasks; found hidden ones, which are for claims")
     if study.design is not None and (study.design.screen is not None or study.open_claims):
@@ -282,7 +279,6 @@ def _plan_run(study: StudyState, event: Event, run_id: str, spec: RunSpec) -> No
 
 
 def _derive_spec(study: StudyState, spec: RunSpec) -> RunSpec:
-    """Return what the lock of a run has as the run of its phase, arm and seed."""
     if spec.phase == "noise":
         return _derive_noise_spec(study, spec)
     if spec.phase == "explore":
@@ -291,8 +287,7 @@ def _derive_spec(study: StudyState, spec: RunSpec) -> RunSpec:
             raise ImpossibleEvent(
                 "expected a run of the exploration that was planned last; found another, or none planned"
             )
-        if spec.seed not in plan.seeds:
-            raise ImpossibleEvent(f"expected a seed of the exploration; found {spec.seed}")
+        refuse(spec.seed not in plan.seeds, f"expected a seed of the exploration; found {spec.seed}")
         return exploration_spec(study.id, plan, _arm(plan.arms, spec, "exploration"), spec.seed)
     design, lock = study.design, study.design_hash
     if design is None or lock is None or spec.design_hash != lock:
@@ -392,7 +387,6 @@ def _launch(
 
 
 def _resting_on(study: StudyState, spec: RunSpec) -> list[Verdict]:
-    """Return the verdicts whose look has the seed of a run."""
     if spec.phase == "replicate":
         return list(study.replications)
     design = study.design

@@ -311,7 +311,9 @@ class StudyState(RoundState):
         measured = (run for run in self.runs_in("confirm") if run.spec.metric.key in run.measurements)
         if not verdicts or next(measured, None) is None:
             return RoundOutcome.of(())
-        stand = [v if v and not v.exploratory and v.all_moved else None for v in verdicts]
+        stand = [
+            v if v and not v.exploratory and all(m.result == "moved" for m in v.mediators) else None for v in verdicts
+        ]
         return RoundOutcome.of(["inconclusive" if v is None else v.verdict for v in stand])
 
     @property

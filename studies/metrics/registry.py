@@ -176,7 +176,6 @@ def _values_beside(metric: Metric, run: Results) -> dict[str, Value]:
 
 
 def _call_kind(expected: str, kind: MetricKind, function: Callable[..., Any], *given: Any) -> Any:
-    """Return what a kind's function returns; raise Refused for what somebody's code raises, our own as it is."""
     try:
         return function(*given)
     except Refused:

@@ -151,7 +151,6 @@ def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | N
 
 
 def _files(state: StudyState, folder: Path) -> dict[str, str | None]:
-    """Return the sha256 of each file that a verification reads; None for one that need not be there."""
     files: dict[str, str | None] = dict(lock for each in state.every_round for lock in each.locks)
     for run in state.every_run.values():
         for record in (run.collected[kind] for kind in FILES) if run.collected else ():

@@ -99,7 +99,6 @@ def check_task_seeds(state: StudyState, findings: Findings) -> None:
 
 
 def _spending_error(design: Design) -> str | None:
-    """Return how looks differ from their round's levels: claims of a difference share one, of none each has a part."""
     if design.inquiry is None or not design.looks:
         return None
     seeds, alike = [look.seeds for look in design.looks], design.inquiry.equivalence / design.likenesses

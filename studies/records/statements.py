@@ -173,7 +173,6 @@ def _describe_test(claim: Hypothesis, where: str, least: float | None, metric: M
 
 
 def _before_lock(claim: Hypothesis) -> str:
-    """Return what a claim puts to the test, where what it is judged by stands in its own sentence alone."""
     usual = statement_of(claim)
     if claim.kind != "difference":
         return _describe_test(claim, "", None, None, "") if claim.statement == usual else f"Whether {claim.statement}"

@@ -188,10 +188,6 @@ class Verdict(EvolvingRecord):
     mediators: tuple[Mediation, ...] = ()
 
     @property
-    def all_moved(self) -> bool:
-        return all(mediator.result == "moved" for mediator in self.mediators)
-
-    @property
     def nonzero(self) -> bool:
         """Whether its interval leaves zero out: an equivalent difference may be small and yet not none."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high

@@ -176,7 +176,6 @@ def _round_facts(state: StudyState) -> Iterator[Fact]:
 
 
 def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, Evidence]) -> Iterator[Block | None]:
-    """Yield the rounds, then what they share; a round that several share a page with has a section of its own."""
     states, several = state.every_round, is_campaign(state)
     found = {each.round: remarks(each, evidence[each.round]) for each in states}
     urgent = {key: [remark for remark in rest if remark.level in _URGENT] for key, rest in found.items()}

@@ -177,7 +177,6 @@ def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
 
 
 def _expect_less(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
-    """Return how many times the truth claims at this look are measured, by the design's noise and bound."""
     sd = max(design.noise.sd if design.noise is not None else 0.0, _spread(verdict) or 0.0)
     if not sd or design.promise is None or design.test == "boschloo":
         return LESS
@@ -200,7 +199,6 @@ def format_gain(metric: Metric, estimate: float, interval: DecidingInterval) -> 
 
 
 def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
-    """Return what an inconclusive comparison could have seen, and what it would take to see what matters."""
     if verdict.collapses and verdict.low is None and any(rate.count for rate in verdict.collapses):
         said = one_line(verdict.reason)
         return f"{said[0].lower()}{said[1:]}"
@@ -223,7 +221,6 @@ def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
 
 
 def _rates_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
-    """Return which rates so few runs tell apart, and how many runs a difference that matters would take."""
     power = design.promise.power if design.promise is not None else POWER
     least = min_detectable_rate(min(verdict.n_control, verdict.n_treatment), target_power=power, alpha=design.alpha)
     could = "no rates are told apart here" if least is None else f"0 against {percent(round(least, 2))} is seen here"

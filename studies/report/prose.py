@@ -99,7 +99,6 @@ def quote_held(said: PlannerMessage, rounds: Sequence[StudyState]) -> str:
 
 
 def _read(found: re.Match[str]) -> tuple[float, float]:
-    """Return a number as it is written, and one unit of the last digit that is shown."""
     digits, exponent = found["digits"].replace(",", ""), found["exponent"] or ""
     sign = "-" if found["sign"] in ("-", "\u2212") else ""
     return float(f"{sign}{digits}{exponent}"), float(f"1{exponent}") * 10.0 ** -len(digits.partition(".")[2])

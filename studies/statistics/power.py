@@ -183,7 +183,6 @@ def _critical(shape: PowerDesign, df: float) -> float:
 
 
 def _beyond(df: float, shifts: Sequence[float], limits: Sequence[float]) -> Any:
-    """Return the probabilities that noncentral t exceed limits: a row for each shift, a column for each limit."""
     shift, limit = np.array(shifts)[:, None], np.array(limits)
     below = special.nctdtr(df, shift, limit)
     return np.where(np.isfinite(below), 1 - below, special.ndtr(shift - limit))
@@ -196,7 +195,6 @@ def _ratios(df: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=256)
 def _scales(df: float) -> tuple[float, ...]:
-    """Return equally likely ratios of the true to the estimated noise: sqrt(df / chi-squared)."""
     return tuple(math.sqrt(df / float(special.chdtri(df, (i + 0.5) / _STRATA))) for i in range(_STRATA))
 
 

@@ -108,7 +108,6 @@ def _greater(a: int, n: int, b: int, m: int) -> float:
 
 @lru_cache(maxsize=1024)
 def _rejection_region(n: int, m: int, alpha: float) -> Any:
-    """Return which tables the one-sided test of a larger rate among the m rejects at a level."""
     fisher = _conditional(n, m)
     steps = np.unique(fisher)
     low, high = -1, len(steps) - 1  # the whole of them has probability 1

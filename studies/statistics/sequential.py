@@ -158,7 +158,6 @@ def _spent(share: float, alpha: float) -> float:
 
 
 def _solve_bound(walk: _Walk, share: float, left: float) -> float:
-    """Return the bound that a walk leaves at `share` for the first time with the probability `left`."""
     found = optimize.brentq(lambda b: sum(walk.exit_probability(b, share)) - left, 0.0, _HIGHEST_BOUND, xtol=1e-12)
     return float(found)
 

@@ -180,7 +180,6 @@ class JudgeInput:
         return LastLook(ended=self.ended, alpha=alpha, equivalence=alike)
 
     def _count_runs(self, seeds: int | None = None) -> float:
-        """Return how many runs of each arm, all alike, tell as much as those of the first `seeds` (or all)."""
         runs, design = self.runs(), self.design
         if seeds is not None:
             own = [design.seeds_of(name, design.seeds[:seeds]) for name in self.arms]

@@ -193,7 +193,6 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
 def _is_chosen_moment(
     state: StudyState, hypothesis: str, look: int, phase: Phase, known: VerdictContext | None
 ) -> bool:
-    """Return whether who saw results may have chosen the look's moment: by a lowered budget, or judged before."""
     short = state.is_judged_short(hypothesis, look, phase)
     if short or (state.design is not None and state.design.spending == "reached"):  # then the level pays for the moment
         return short

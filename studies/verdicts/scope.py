@@ -137,7 +137,6 @@ def _survives(case: JudgeInput, finding: Finding, lost: Sequence[float], rates: 
 
 
 def _by_side(weights: Sequence[float], losses: Sequence[float]) -> list[float]:
-    """Return what is lost by the arms whose mean lowers the effect, and by those whose mean raises it."""
     pairs = list(zip(weights, losses, strict=True))
     return [math.fsum(abs(weight) * loss for weight, loss in pairs if (weight > 0) == up) for up in (False, True)]
 
@@ -185,7 +184,6 @@ def _find_unseen(
 def _claim_slack(
     metric: Metric, claimed: Finding | Verdict, weights: Sequence[float]
 ) -> Iterator[tuple[int, float, str]]:
-    """Yield by how much the mean of an arm, 0 for the control, may get worse before what of a claim does not hold."""
     if claimed.low is None or claimed.high is None or claimed.verdict in ("inconclusive", "invalid"):
         return
     for arm, weight in ((at, weight) for at, weight in enumerate(weights) if abs(weight) > _NONE):

@@ -31,7 +31,6 @@ _VARIANCE_EPSILON = 1e-8
 
 
 def advantages(job: Job, rewards: Sequence[float], groups: Sequence[str], tokens: Sequence[int]) -> list[float]:
-    """Return each episode's advantage by the job's algorithm; `tokens` are their numbers of sampled tokens."""
     match job.algorithm:
         case "grpo" | "gspo":
             return group_relative(rewards, groups, normalize=job.normalize_advantage)
@@ -68,7 +67,6 @@ def leave_one_out(rewards: Sequence[float], groups: Sequence[str]) -> list[float
 def _subtract_baseline(
     rewards: Sequence[float], groups: Sequence[str], baseline: Callable[[Sequence[float]], tuple[float, float]]
 ) -> list[float]:
-    """Return (r_i - mean) / scale with each group's mean and scale; exactly 0 throughout a group of equal rewards."""
     baselines = {
         group: (own[0], 1.0) if min(own) == max(own) else baseline(own)
         for group, own in _rewards_by_group(rewards, groups).items()
@@ -139,7 +137,6 @@ def call_advantages(
 
 
 def episode_reward(episode: TrainEpisode) -> float:
-    """Return what an episode is worth as a whole: the mean of its calls where they have rewards of their own."""
     own = {each.reward for each in episode.call_rewards}
     return own.pop() if len(own) == 1 else fmean(e.reward for e in episode.call_rewards) if own else episode.reward
 

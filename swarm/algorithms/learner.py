@@ -186,7 +186,6 @@ class PolicyLearner(ABC):
     def _fill_sequences(
         self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate, *, spread: bool
     ) -> None:
-        """Fill in what GSPO compares of a minibatch; `spread`: an episode's tokens are not all in one micro-batch."""
         for row in rows:
             row.sequence = None
         if rows and spread and self._objective.needs_sequences:

@@ -140,7 +140,6 @@ def token_weights(job: Job, counts: Sequence[int], weights: Sequence[float]) -> 
 
 
 def minibatches(episodes: int, wanted: int, order: torch.Generator) -> Iterator[list[int]]:
-    """Yield near-equal parts of a fresh permutation of the episodes: none dropped, none empty."""
     parts = min(wanted, max(1, episodes))
     drawn = torch.randperm(episodes, generator=order) if parts > 1 else torch.arange(episodes)
     for part in drawn.tensor_split(parts):

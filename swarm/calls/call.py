@@ -140,7 +140,6 @@ class Call:
 
     @contextlib.contextmanager
     def attach(self, *, comes_back: bool) -> Iterator[None]:
-        """Be a client of the call; the last one to leave it unserved gives it up, or lets it wait."""
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
@@ -255,7 +254,6 @@ class Call:
         self.state = state
 
     def interrupt(self, error: SwarmError) -> None:
-        """End the call now: who waits for it, or asks for it later, gets `error`."""
         if self.over_at is not None:
             return
         self._registry.counts["calls_cancelled"] += 1

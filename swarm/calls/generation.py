@@ -79,7 +79,6 @@ class SingleToolCall:
         return bool(self._decode(rest[:-1] if rest and rest[-1] in self._stops else rest).strip())
 
     def ends_itself(self, ids: Sequence[int]) -> bool:
-        """Tell whether the model ended the answer, right behind its first call if there is one."""
         return self.length is None or (ids[-1] in self._stops and not self.continues(ids))
 
     def _has_call(self, ids: Sequence[int]) -> bool:
@@ -121,24 +120,17 @@ class TextStream:
         return self._text[: self._given]
 
     @property
-    def length(self) -> int:
-        """Ids that are part of the answer: all, or those through the end of the stop string."""
-        return len(self._ids)
-
-    @property
     def decoded(self) -> str:
         """The text of the answer's ids, stop string and all; whole after `finish`."""
         return self._decode(self._ids) if self.stopped or self._cut else self.served
 
     def feed(self, ids: Sequence[int]) -> str:
-        """Take sampled ids, those behind a stop string excepted; return the text that may be served now."""
         if self._eager:
             return "".join([self._next(token) for token in ids])
         self._ids += ids
         return ""
 
     def cut(self, length: int) -> None:
-        """Let the answer end with its first `length` ids, whose text was given."""
         self._ids, self._cut, self.stopped_at = self._ids[:length], True, None
 
     def finish(self) -> str:

@@ -105,14 +105,12 @@ class SamplingPlan:
     trained: bool = True
 
     def for_choice(self, choice: int) -> SamplingPlan:
-        """Return the plan of one of several answers: with a seed, each has its own."""
         seed = self.sampling.seed
         if choice == 0 or seed is None:
             return self
         return replace(self, sampling=replace(self.sampling, seed=(seed + choice) % 2**63))
 
     def limit_to_context(self, job: Job, asked: int | None, prompt: int) -> SamplingPlan:
-        """Return the plan of an answer to so long a prompt: no limit but the job's own takes more than is left."""
         left = max(1, job.max_context - prompt)
         if self.sampling.max_tokens <= left or (asked is not None and asked < job.max_tokens):
             return self

@@ -178,9 +178,8 @@ class AsyncSwarmClient(Connectable):
 
     async def erase(self, secret: str, episodes: Sequence[str]) -> wire.Erasure:
         """Delete the tokens of episodes whose owner's name has the `fingerprint` of this secret (`swarm.wire`)."""
-        return await self._post(
-            wire.Erasure, "/owners/erase", wire.EraseRequest(secret=secret, episodes=tuple(episodes))
-        )
+        asked = wire.EraseRequest(secret=secret, episodes=tuple(episodes))
+        return await self._post(wire.Erasure, "/owners/erase", asked)
 
     async def give_up_open(self, reason: wire.ReleaseReason) -> int:
         """Have the server fence what is open under this client's name, also by others that bear it within theirs.
@@ -293,13 +292,8 @@ class AsyncSwarmClient(Connectable):
         (`failed`). AgentFailed where plays fail again and again before they call the model."""
         known = list(tasks)
         rollout = RolloutLoop(agent, timeout_s, worst)
-        begin = partial(
-            self.begin,
-            kind="eval",
-            stream=wire.EVALUATION_STREAM,
-            wait_s=WAIT_S,
-            timeout_s=timeout_s + CLEANUP_TIMEOUT_S,
-        )
+        leave_s = timeout_s + CLEANUP_TIMEOUT_S
+        begin = partial(self.begin, kind="eval", stream=wire.EVALUATION_STREAM, wait_s=WAIT_S, timeout_s=leave_s)
         places = (Place(sample, partial(begin, task)) for task in known for sample in range(samples))
         await rollout.play(places, concurrency)
         order = {task.id: place for place, task in enumerate(known)}

@@ -349,8 +349,6 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
             raise AgentFailed(f"{self._failures_in_a_row} plays in a row failed; the last one with {last}") from error
 
     async def _keep_alive(self, agents: asyncio.AbstractEventLoop) -> None:
-        """Renew the leases of quiet plays, in another event loop than that of the agents, and say if these block it."""
-
         async def beat(episode: PlayT) -> None:
             with suppress(SwarmError):  # whoever plays it meets the same error, and counts it
                 await episode.heartbeat(connections)

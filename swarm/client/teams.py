@@ -220,7 +220,6 @@ class Team:
             return Ack(episode_id=episode.id, state="prepared" if ended else "open")
 
     async def _end_evaluations(self, ends: Mapping[str, Mapping[str, Any]]) -> dict[str, Ack]:
-        """End those that are trained nowhere; where all are, TeamAborted unless each is ended."""
         roles = [role for role in self.episodes if role not in self._trained]
 
         async def end(role: str) -> Ack:

@@ -152,7 +152,6 @@ def _message(fields: Fields, called: set[str]) -> Message:
 
 
 def _assistant(fields: Fields, called: set[str]) -> Message:
-    """Return what an answer has besides its words; what the SDKs add when they write one down asks for nothing."""
     fields.require_neutral(refusal=("",), audio=(), function_call=(), annotations=([],))
     fields.ignore("parsed")
     stored = fields.inner(_STORED)

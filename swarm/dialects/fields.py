@@ -146,7 +146,6 @@ class Fields:
                 )
 
     def close(self) -> None:
-        """Refuse the first field that nobody took, of the objects within first."""
         for inner in self._inner:
             inner.close()
         for name in self._left:
@@ -265,7 +264,6 @@ def read_tool_choice(fields: Fields, tools: Sequence[Tool], *, nested: bool) -> 
 
 
 def read_call_id(fields: Fields, name: str, called: Container[str]) -> str:
-    """Return the id, at `name`, of the tool call whose result is read; `called` are those made before."""
     call_id = fields.required_text(name)
     if call_id not in called:
         raise field_error(fields.at(name), f"expected a tool call made before it, found {abbreviate(call_id)}")

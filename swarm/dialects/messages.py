@@ -338,7 +338,6 @@ class MessagesWriter(StreamWriter):
         return opened if self._omitted else opened + self._delta({"type": "thinking_delta", "thinking": piece.text})
 
     def closing(self, replies: Sequence[Reply]) -> bytes:
-        """Return the end of the last block (an answer without any gets an empty text) and of the message."""
         opened = b"" if self._index or self._kind else self._open_block(Words)
         closed = self._close_block()
         delta, usage = _end(*replies)

@@ -272,7 +272,6 @@ def call_item(item_id: str, call_id: str, name: str, arguments: str, status: Sta
 
 
 def format_reply(name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
-    """Return the response; the last item of an answer that was cut is incomplete."""
     (reply,) = replies
     answer, items = reply.answer, list[Item]()
     cut: Status = "incomplete" if reply.finish == "length" else "completed"

@@ -213,11 +213,8 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
     def kept(results: Sequence[EpisodeResult]) -> list[dict[str, Any]]:
         return plays.take(None if hidden else choose_plays(results, kinds, most))
 
-    agent, name, door = (
-        setup.agent,
-        setup.environment.name if setup.environment else None,
-        Transport(arguments.door or ""),
-    )
+    agent, name = setup.agent, setup.environment.name if setup.environment else None
+    door = Transport(arguments.door or "")
     if setup.environment is not None and arguments.agent is None:
         agent = agent_of(setup.environment, on_play=plays.record)
         if arguments.door is not None:

@@ -101,7 +101,6 @@ def value_of(text: str) -> Any:
 
 
 def unknown_error(what: str, found: str, known: Iterable[str]) -> InvalidRequest:
-    """Return the refusal of a name that is none of those known, with those that are like it."""
     names = sorted(known)
     near = get_close_matches(found, names, 5, 0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"

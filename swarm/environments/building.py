@@ -285,8 +285,6 @@ def _task_key(task: Task) -> str:
 
 @contextmanager
 def _time_limit(play_s: float) -> Iterator[None]:
-    """Raise TimeoutError within foreign code that takes longer, where it stands; in a process's main thread alone."""
-
     def raise_timeout(*_: object) -> None:
         raise TimeoutError(f"a play of imitate() did not end within {play_s:g} s")
 

@@ -327,7 +327,6 @@ def demonstrations_from_json(content: bytes) -> tuple[Demonstration, ...]:
 
 
 def is_custom(name: str) -> bool:
-    """Return whether a name is one of a brought environment; such a name is no path."""
     return _FULL_NAME.fullmatch(name) is not None
 
 

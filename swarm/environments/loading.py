@@ -158,7 +158,6 @@ class PlayableEnvironment(CustomEnvironment):
 
 
 def load_playable(name: str) -> Environment:
-    """Return an environment that can be played: a built-in one, or a brought one with its code loaded."""
     environment = get_environment(name)
     if not isinstance(environment, CustomEnvironment):
         return environment

@@ -139,7 +139,6 @@ class Transcripts:
         self._recorded: dict[str, list[dict[str, str]]] = {}
 
     def record(self, task: Task, messages: list[Message]) -> None:
-        """Record the conversation of a play, if it is the first of a task asked for."""
         if task.id in self._tasks and task.id not in self._recorded:
             self._recorded[task.id] = [
                 {"role": str(message["role"]), "content": format_message(message, MOST_CHARACTERS)}

@@ -282,7 +282,6 @@ class Advantage(_SlotCode):
         return finite_numbers(self.slot, await self._call(list(rewards), list(groups)), len(rewards))
 
     async def serve(self, client: AsyncSwarmClient) -> None:
-        """Answer each batch that training waits with, until cancelled."""
         while True:
             with suppress(Unreachable, EngineUnavailable):  # whoever plays gives a server up that stays away
                 if (batch := await client.advantages()).rewards:

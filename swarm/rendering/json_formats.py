@@ -63,7 +63,6 @@ class _HarmonyReader(StepReader):
             self._enter(opening)
 
     def _between(self, over: bool) -> bool:
-        """Before a message: read its header, or take what is none as words."""
         text = self._text
         if not over and (not text or any(mark.startswith(text) for mark in _HEADERS)):
             return False

@@ -206,10 +206,6 @@ def quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def object_of(values: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f"{quote(key)}: {value}" for key, value in values.items()) + "}"
-
-
 _SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
 
 

@@ -27,7 +27,6 @@ from swarm.rendering.reading import (
     is_text,
     json_calls,
     json_of,
-    object_of,
     parameters,
     parse_call,
     partial_match_size,
@@ -151,7 +150,6 @@ class TaggedReader(StepReader):
         return True
 
     def _after(self, over: bool) -> bool:
-        """After a call: another one, words, or the end; space alone says nothing."""
         assert self._calls is not None
         mark = self._calls.open
         rest = self._text.lstrip()
@@ -230,7 +228,8 @@ def _xml_calls(call: str, argument: str, before: str, after: str, tools: Tools) 
             key = pair[1].strip()
             values[key] = as_json(pair[2], declared.get(key, {}))
             place = pair.end()
-        return None if found[2][place:].strip() else [ToolCall(found[1], object_of(values))]
+        members = ", ".join(f"{quote(key)}: {value}" for key, value in values.items())
+        return None if found[2][place:].strip() else [ToolCall(found[1], f"{{{members}}}")]
 
     return Calls(read)
 

@@ -231,7 +231,6 @@ class Leases:
         return prepared if prepared is not None and prepared.fencing_token == claims.fencing_token else None
 
     def find_expired(self) -> list[LeasedEpisode]:
-        """Return the open episodes whose lease ran out and that have no call in flight and no end being written."""
         now = self._clock()
         return [e for e in self._open.values() if e.expires_at <= now and not e.calls and e.settling is None]
 
@@ -392,7 +391,6 @@ class EpisodeRegistry:
             raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
 
     def notify(self) -> None:
-        """Something changed that may admit a waiter or complete the batch."""
         self.admission.admit_waiting()
         self.changed.set()
 

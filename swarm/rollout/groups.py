@@ -91,7 +91,6 @@ class Groups:
 
     @property
     def awaited(self) -> set[str]:
-        """Open episodes that a batch which is full, but not there, waits for."""
         if not self.ages.bounded:
             return self._of.keys() - self._ended.keys()
         selection = self._fill_batch()[0]
@@ -119,14 +118,12 @@ class Groups:
 
     @property
     def orphaned(self) -> list[Group]:
-        """Groups that lack members and have none open, the one that was touched first before others."""
         if self._loose:
             return []
         lacking = (g for g in self._alive if not g.open and len(g) < self._size)
         return sorted(lacking, key=lambda group: group.touched_at)
 
     def count_missing(self) -> dict[str, dict[str, int]]:
-        """Return how many members orphaned groups lack, by stream and task."""
         lacking: dict[str, dict[str, int]] = {}
         for group in self.orphaned:
             tasks = lacking.setdefault(group.stream, {})
@@ -174,7 +171,6 @@ class Groups:
         return [self.drop(group) for group in named]
 
     def join(self, group: Group, episode: str, task_index: int | None = None) -> None:
-        """Give the episode a place in a group that `find_place` returned, or `find_next_place` with this turn."""
         if group not in self._alive:
             self._alive.append(group)
             self.groups_named += 1
@@ -298,7 +294,6 @@ class Groups:
         return empty, [sample for group in self for sample in self._filter_group(group)]
 
     def restore_plays(self, played: Mapping[tuple[str, int, str], int]) -> None:
-        """Count plays of a former life that wait no more, by stream, turn and why they were dropped."""
         for (stream, task_index, reason), plays in played.items():
             if (sampler := self.streams.samplers.get(stream)) is None or (reason in UNDONE and not self._loose):
                 continue
@@ -404,7 +399,6 @@ class Groups:
         return self.streams.owner(unit.stream), self.ages.slack(episodes)
 
     def _count_play(self, stream: str, episode: str, **plays: int) -> bool:
-        """Count what became of a member's play in its turn; return whether that is skipped now for it."""
         task_index, sampler = self._task_indexes.get(episode), self.streams.samplers.get(stream)
         return task_index is not None and sampler is not None and sampler.count(task_index, **plays)
 

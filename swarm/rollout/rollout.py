@@ -183,7 +183,6 @@ class Rollout(EpisodeRegistry):
         return self.leases.find_and_renew(claims)
 
     def count_refusal(self, claims: Claims, error: errors.SwarmError) -> None:
-        """Count a model call that is refused, by its episode and the error's code, and remember what it is told."""
         self.counts[f"refused_{error.code}"] += 1
         with contextlib.suppress(errors.SwarmError):  # it is over: its owner was told so
             episode = self.leases.find_and_renew(claims)
@@ -193,7 +192,6 @@ class Rollout(EpisodeRegistry):
             episode.refusals[error.code] += 1
 
     def release(self, request: wire.ReleaseRequest) -> wire.Released:
-        """Fence the open episodes of a client that is over, as who knows its secret says."""
         self.require_recovered()
         mark = wire.fingerprint(request.secret)
         left = [e for e in self.leases if e.settling is None and mark in e.owner.split(":")]
@@ -234,7 +232,6 @@ class Rollout(EpisodeRegistry):
         )
 
     async def list_tasks(self, request: wire.TaskList) -> wire.TaskListKnown:
-        """Give a stream its task list, durably; JobConflict where it has another one."""
         self.require_recovered()
         self.groups.streams.check(request.stream)
         async with self._listing:
@@ -273,7 +270,6 @@ class Rollout(EpisodeRegistry):
         return wire.StreamList(streams=self.groups.streams.status(alive, self.groups.count_missing()))
 
     def recover(self, recovered: RecoveredState) -> None:
-        """Go on from what a former life of the server wrote; called once, before anything begins."""
         groups = self.groups
         self.counts.update(recovered.counts)
         self.counts["begun"] = groups.groups_named = recovered.begun
@@ -299,7 +295,6 @@ class Rollout(EpisodeRegistry):
         self.notify()
 
     def metrics(self) -> dict[str, float]:
-        """Return the counters since the training began, and what the pool held as the last batch was taken."""
         counts = {f"lease/{name}": float(count) for name, count in sorted(self.counts.items())}
         return {**counts, "pool/bytes": float(self.groups.taken_bytes)}
 
@@ -331,7 +326,6 @@ class Rollout(EpisodeRegistry):
             await self.changed.wait()
 
     def begin_drain(self) -> None:
-        """Note that the batch is full: from now on, those who hold it up are fenced after `drain_timeout_s`."""
         self.full_since = self.clock()
 
     async def quiesce(self) -> None:

@@ -155,7 +155,6 @@ class GenerationGate:
         self._open.set()
 
     async def wait_until_empty(self, timeout_s: float) -> bool:
-        """Wait until no call is inside; return False if that takes longer than `timeout_s`."""
         try:
             await asyncio.wait_for(self._empty.wait(), timeout_s)
         except TimeoutError:

@@ -70,7 +70,6 @@ class BatchSelection:
 
 
 def _room(batches: list[int], alive: Counter[int]) -> list[int]:
-    """Return, for every k, how many of those with slack k or more one stream's part of the batch may take."""
     at_most = accumulate(alive[slack] for slack in range(len(batches)))
     later = accumulate(batches[1:], initial=0)
     reserved = accumulate((max(0, n - fit) for n, fit in zip(at_most, later, strict=True)), max)
@@ -316,7 +315,6 @@ class Streams:
         )
 
     def take_moved(self) -> list[StreamRow]:
-        """Return where the streams stand that moved since the last call, as it is written down."""
         names, self._moved = self._moved, set()
         for stream, sampler in self.samplers.items():
             if sampler.moved:
@@ -327,7 +325,6 @@ class Streams:
     def list_rows(
         self, names: Iterable[str] | None = None, shares: Mapping[str, float] | None = None
     ) -> list[StreamRow]:
-        """Return where all streams stand, or these; with new `shares`, where they would with them."""
         credit: Mapping[str, float] = {}
         if shares is not None:
             shares = DeficitRoundRobin(shares, {}).shares

@@ -141,7 +141,6 @@ class LimitedHttp(HttpToolsProtocol):
         self.transport.close()
 
     def _tick(self) -> None:
-        """See whether it is the client's turn; uvicorn itself ends one that says nothing after an answer."""
         if self.cycle is None or self.transport.is_closing():
             its_turn = True
         elif self.cycle.response_complete:

@@ -92,7 +92,6 @@ def json_response(content: bytes, status: int = 200, headers: dict[str, str] | N
 
 
 def error_response(error: errors.SwarmError, body: bytes | None = None) -> Response:
-    """Return an error on the wire, by default in OpenAI's form, with Retry-After where trying again may help."""
     headers: dict[str, str] = {}
     if isinstance(error, errors.Throttled | errors.EngineUnavailable):
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after or 1.0)))

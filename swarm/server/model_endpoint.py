@@ -165,7 +165,6 @@ class ModelEndpoint:
 
 
 def _parse_agent(header: str | None, behind_key: str) -> str:
-    """Return the name that an agent says in a header, behind its key, or in both, which must be the same."""
     said = (header or "").encode("latin-1").decode("utf-8", "replace")  # as it was sent
     name = said or behind_key
     if said and behind_key and said != behind_key:

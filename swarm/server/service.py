@@ -138,13 +138,16 @@ class SwarmServer:
         """What was written: of the running training, else of the loaded job, else of the newest training."""
         return self._archive if self.opened is None else self.opened.store
 
+    @property
+    def running(self) -> Training | None:
+        """The training of an engine that runs, or boots; None where it is off or FAILED."""
+        return None if self.machine.state is ServerState.FAILED else self.opened
+
     def renderer(self) -> Renderer | None:
         """Return what gives written ids their texts, None without an engine that runs. May block."""
-        running = None if self.machine.state is ServerState.FAILED else self.opened
-        return None if running is None else running.rollout.renderer
+        return None if (running := self.running) is None else running.rollout.renderer
 
     async def checkpoints(self) -> CheckpointList:
-        """Return the kept checkpoints: of the loaded job, else of the newest training."""
         digest = await self._archive.digest()
         if digest is None:
             return CheckpointList(job_digest=None, checkpoints=())
@@ -201,7 +204,6 @@ class SwarmServer:
             self.opened.start()
 
     async def resume(self) -> None:
-        """Boot the job whose engine was on when a former life of this server ended, if one was."""
         if (job := self._kept.read_interrupted_job()) is not None:
             log.warning("event=resume job_digest=%s", job.digest())
             self.load(job)

@@ -35,7 +35,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel, ConfigDict, Field
 
 from swarm import wire
-from swarm.errors import EngineUnavailable, NotFound, ServerFailed
+from swarm.errors import EngineUnavailable, NotFound
 from swarm.job import ModelSpec, TinyModel
 from swarm.rendering.messages import Renderer
 from swarm.rollout.episodes import LeasedEpisode
@@ -52,7 +52,6 @@ _LONGEST = 4
 
 
 def with_texts(record: wire.EpisodeRecord, renderer: Renderer) -> wire.EpisodeRecord:
-    """Return the record with the text of every id, its special tokens marked and its cut answers told."""
     tails: dict[int, tuple[int, ...]] = {}
     calls: list[wire.CallRecord] = []
     for call in record.record:  # parents come before children
@@ -109,8 +108,7 @@ class Inspection:
         self._server = server
 
     async def episodes(self, limit: int = LISTED) -> wire.EpisodeList:
-        training = self._training()
-        live = {episode.id: episode for episode in training.rollout.leases} if training is not None else {}
+        live = self._open()
         written = (await self._server.written.episodes(limit + len(live))).episodes
         known = {summary.id for summary in written}
         unwritten = [summary_of(episode) for name, episode in live.items() if name not in known]
@@ -134,9 +132,8 @@ class Inspection:
             if not has_tokens(record):
                 raise NotFound(f"episode {name} has no tokens: it made no call, or they went with an old checkpoint")
             return wire.ExportCounts(episodes=1), self._lines([name])
-        training, written = self._training(), await self._server.written.list_exportable()
-        live = [episode.id for episode in training.rollout.leases] if training is not None else []
-        names = list(dict.fromkeys([*written.names, *live]))
+        written = await self._server.written.list_exportable()
+        names = list(dict.fromkeys([*written.names, *self._open()]))
         counts = wire.ExportCounts(episodes=len(names), pruned=written.pruned, no_tokens=written.no_tokens)
         return counts, self._lines(names)
 
@@ -150,30 +147,25 @@ class Inspection:
                 yield record.model_dump_json().encode() + b"\n"
 
     async def tokens(self, name: str) -> wire.EpisodeRecord:
-        training = self._training()
-        for episode in training.rollout.leases if training is not None else ():
-            if episode.id == name:
-                calls = tuple(call_record(node) for node in list(episode.tree.nodes))
-                return wire.EpisodeRecord(**summary_of(episode).model_dump(), record=calls)
+        if (episode := self._open().get(name)) is not None:
+            calls = tuple(call_record(node) for node in list(episode.tree.nodes))
+            return wire.EpisodeRecord(**summary_of(episode).model_dump(), record=calls)
         found = await self._server.written.episode(name)
         if found is None:
             raise NotFound(f"there is no episode {name[:80]!r}; GET /episodes lists those that are known")
         return self._with_memory(found)
 
     def _with_memory(self, found: SummaryT) -> SummaryT:
-        """Add what the server remembers of a closed episode: refused calls, and its end where that is not written."""
-        training = self._training()
-        closed = None if training is None else training.rollout.leases.closed.get(found.id)
+        running = self._server.running
+        closed = None if running is None else running.rollout.leases.closed.get(found.id)
         if closed is None:
             return found
         state = {"state": closed.state, "reason": closed.reason} if found.state in ("open", "prepared") else {}
         return found.model_copy(update={**state, "refusals": closed.refusals, "refusal": closed.refusal})
 
-    def _training(self) -> Training | None:
-        try:
-            return self._server.training
-        except (EngineUnavailable, ServerFailed):
-            return None
+    def _open(self) -> dict[str, LeasedEpisode]:
+        running = self._server.running
+        return {} if running is None else {episode.id: episode for episode in running.rollout.leases}
 
 
 def summary_of(episode: LeasedEpisode) -> wire.EpisodeSummary:
@@ -215,7 +207,6 @@ class HistoryQuery(BaseModel):
 
 
 async def history(server: SwarmServer, query: HistoryQuery) -> HistoryPage:
-    """Return a page of the finished steps: of the loaded job's training, else of the newest; engine on or off."""
     found = await server.written.history(query.after, query.limit + 1, newest=query.newest)
     more = len(found) > query.limit and not query.newest
     page = found[-query.limit :] if query.newest else found[: query.limit]

@@ -89,7 +89,6 @@ class CallCaptured(Update):
 
 @cache
 def _insert_nodes(paramstyle: str, rows: int) -> str:
-    """Return the SQL that inserts several nodes in one statement: one hand-over of the interpreter for all."""
     mark = "?" if paramstyle == "qmark" else "%s"
     row = f"({', '.join([mark] * len(NODES.columns))})"
     columns = ", ".join(column.name for column in NODES.columns)

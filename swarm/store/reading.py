@@ -149,7 +149,6 @@ def checkpoints(connection: sa.Connection, training: int) -> list[tuple[int, str
 
 
 def call_record(node: Node, own: CallReward | None = None) -> CallRecord:
-    """Return a call's ids, without texts, with its own reward and agent where it has them."""
     return CallRecord(
         index=node.index, parent=None if node.parent is None else node.parent.index, drift=node.drift.value,
         context=TokenSpan(ids=node.context, texts=()),

@@ -219,7 +219,6 @@ class Store(reading.EpisodeReader):
                 time.sleep(RETRY_S)
 
     def _wait_for_room(self, items: Sequence[WriteRequest], error: Exception) -> None:
-        """Keep the notes until the database takes something again, and let the writes fail."""
         said = error_message(error)
         if not self._failing:
             self._failing = True

@@ -109,7 +109,6 @@ def unmerged_rows(
 
 
 def token_counts(nodes: Sequence[Node]) -> tuple[int, int]:
-    """Return the ids in the linear rows and in the unmerged rows of `nodes`."""
     lengths: dict[int, int] = {}
     for node in nodes:  # parents come before children
         before = lengths[node.parent.index] if node.parent is not None else 0
@@ -119,7 +118,6 @@ def token_counts(nodes: Sequence[Node]) -> tuple[int, int]:
 
 
 def common_length(left: Sequence[Any], right: Sequence[Any]) -> int:
-    """Return the length of the longest common beginning of two texts or two runs of bytes."""
     sizes = range(1, min(len(left), len(right)) + 1)
     return bisect_left(sizes, True, key=lambda size: left[:size] != right[:size])
 

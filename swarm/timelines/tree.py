@@ -83,7 +83,6 @@ def canonical(message: Message) -> Hashable:
 
 
 def called_function(call: object) -> Mapping[str, Any]:
-    """Return the function that a tool call names, with its arguments; empty for what is no call."""
     function = call.get("function") if isinstance(call, Mapping) else None
     return function if isinstance(function, Mapping) else {}
 
@@ -398,7 +397,6 @@ class CallTree:
         agent: str = "",
         cut: bool = False,
     ) -> Node:
-        """Return the node of a finished call, which the tree does not hold yet; `text` is what `sampled` decodes to."""
         if not len(sampled) == len(logprobs) == len(versions):
             raise ValueError(f"ids, log-probs, versions differ: {len(sampled)}, {len(logprobs)}, {len(versions)}")
         index, self._next = self._next, self._next + 1

@@ -70,7 +70,6 @@ class Checkpoints:
         self._clear()
 
     def _clear(self) -> None:
-        """Delete every folder that is not known; where no descriptor is left to list them, the next time does."""
         known = {name for _, name in self._known}
         with suppress(OSError):
             for path in self._folder.iterdir():

@@ -60,7 +60,6 @@ def collect_rarely() -> None:
 
 
 def summarise_evaluation(step: int, outcomes: Sequence[tuple[float, bool | None]]) -> EvaluationSummary:
-    """Return what the episodes' rewards and successes, of which there is one at least, say of a step's weights."""
     successes = [success for _, success in outcomes if success is not None]
     reward, all_told = fmean(reward for reward, _ in outcomes), len(successes) == len(outcomes)
     return EvaluationSummary(
@@ -374,7 +373,6 @@ class Training:
         self, backend: Backend, groups: tuple[Group, ...], watch: Stopwatch, evaluated: EvaluationSummary | None = None,
         advantages: Sequence[float] | None = None,
     ) -> None:  # fmt: skip
-        """Make the next step from its settled batch; `evaluated`: how its weights were, in the server's former life."""
         step, learner, job = self.step + 1, backend.learner, self.job
         rows = {"merged": job.merging != "none", "mask_cut": job.mask_truncated}
         made = partial(make_batch, step, list_samples(groups), advantages, **rows)

@@ -119,7 +119,6 @@ class TrackerThread:
         await self._call(finish_tracker)
 
     def close(self) -> None:
-        """End the thread once it did what it was asked; no call may follow."""
         self._thread.shutdown(wait=False)
 
     async def _call(self, function: Callable[[], Any]) -> Any:

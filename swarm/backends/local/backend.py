@@ -85,7 +85,6 @@ class ModelBackend(Generic[EngineT, LearnerT]):
 
     @property
     def model_name(self) -> str:
-        """The folder's name of a model from a path; `tiny-ENVIRONMENT` for one made on the spot."""
         model = self.job.model
         return Path(model.path).name if isinstance(model, PathModel) else f"tiny-{self.job.environment}"
 

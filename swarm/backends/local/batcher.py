@@ -264,13 +264,11 @@ class Batcher:
         return running, waiting
 
     def _find_leader(self, generation: Generation) -> None:
-        """Let a generation wait where an older one will soon hold much of what it would have to compute."""
         row, awaited = self._table.find_leader(generation.slot) or (None, 0)
         generation.leader = None if row is None else self._running[row]
         generation.awaited = awaited
 
     def _join(self) -> None:
-        """Copy a leader's prefix to those who wait for it, once it is complete or the leader is gone."""
         for generation in self._running.values():
             leader = generation.leader
             if leader is None:
@@ -321,7 +319,6 @@ class Batcher:
         return count
 
     def _portions(self, budget: int) -> tuple[_Array, _Array]:
-        """Return the rows (P,) whose prompts are fed now, and how many tokens of each, (P,), within a budget."""
         lacking = self._table.count_missing()
         rows: list[int] = []
         lengths: list[int] = []

@@ -161,7 +161,6 @@ def read_driver(folder: Path) -> Checkpoint:
 
 
 def read_rank(folder: Path, rank: int, world: int) -> Sets:
-    """Return the shards of one of `world` ranks, however many wrote the checkpoint."""
     writers = len(read_driver(folder).facts[_RANKS])
     if writers == world:
         return read(_rank_folder(folder, rank)).sets
@@ -172,7 +171,6 @@ def read_rank(folder: Path, rank: int, world: int) -> Sets:
 
 
 def read_model(folder: Path) -> dict[str, Tensor]:
-    """Return the trained weights, whole, by the names that the ranks have for them."""
     return dict(_read_whole(folder, len(read_driver(folder).facts[_RANKS]), MODEL))
 
 
@@ -181,7 +179,6 @@ def _rank_folder(folder: Path, rank: int) -> Path:
 
 
 def _read_whole(folder: Path, writers: int, name: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield one set's tensors, each read from all ranks as it comes: never the whole set at once."""
     with ExitStack() as opened:
         paths = [_read_manifest(_rank_folder(folder, rank))[1][name] for rank in range(writers)]
         parts = [opened.enter_context(safe_open(path, "pt")) for path in paths]

@@ -91,7 +91,6 @@ class LocalEngine:
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread; open requests get a RequestLost. Safe to call twice."""
         with self._wake:
             self._stopped = self._stopped or "the engine was stopped"
             self._wake.notify()
@@ -123,9 +122,6 @@ class LocalEngine:
         return self._policy.version
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
-        """Yield the completion's chunks, `finish` set on the last; raise BackendError if the engine breaks. A
-        RequestRefused, mostly before the first chunk, says that the request is wrong, not the engine; a RequestLost,
-        that this answer alone is lost."""
         require_readable(request, self._max_context, self._policy.vocab_size)
         sampling, guide = request.sampling, None
         if sampling.grammar is not None:

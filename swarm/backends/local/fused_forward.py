@@ -296,7 +296,6 @@ class _Layer:
 
 
 def _split_heads(heads: Tensor, ids: Tensor) -> Tensor:
-    """Return (N, h, D) as (B, h, T, D)."""
     return heads.unsqueeze(2) if ids.shape[1] == 1 else heads.unflatten(0, ids.shape).transpose(1, 2)
 
 

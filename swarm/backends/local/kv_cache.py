@@ -267,7 +267,6 @@ class SlotCache:
             memory.zero_()
 
     def exchange(self, one: int, other: int, length: int) -> None:
-        """Let two rows change places, as far as their first `length` positions."""
         kept = [memory[:, one, :, :length].clone() for memory in self._memory]
         self.copy(other, one, length)
         for memory, moved in zip(self._memory, kept, strict=True):

@@ -39,7 +39,6 @@ class Optimizer:
         self._adamw = torch.optim.AdamW(self.masters.values(), lr=0.0, weight_decay=weight_decay, fused=True)
 
     def moments(self) -> Mapping[str, Tensor]:
-        """Return AdamW's state by `PARAMETER/KEY`; it is empty before the first step."""
         names = list(self.masters)
         state = self._adamw.state_dict()["state"]
         return {f"{names[i]}/{key}": value for i, slot in state.items() for key, value in slot.items()}
@@ -58,7 +57,6 @@ class Optimizer:
                 weight.grad = None
 
     def clip(self) -> float:
-        """Scale the gradient down to the greatest norm allowed; return the norm it had."""
         return torch.nn.utils.clip_grad_norm_(self.masters.values(), self._max_grad_norm).item()
 
     def step(self, step_size: float) -> None:
@@ -76,7 +74,6 @@ class Optimizer:
 
     @torch.no_grad()
     def load(self, masters: Mapping[str, Tensor], moments: Mapping[str, Tensor]) -> None:
-        """Put weights and AdamW's state back; the names and shapes are those of `masters` and `moments`."""
         for name, master in self.masters.items():
             master.copy_(masters[name])
         index = {name: i for i, name in enumerate(self.masters)}
@@ -129,7 +126,6 @@ class LocalLearner(PolicyLearner):
         checkpoint.write(folder, checkpoint.Checkpoint(sets, self._facts()))
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote; raise BackendError, and change nothing, if it is not whole or does not fit."""
         saved = checkpoint.read(folder)
         self._require_rank(folder, saved.facts)
         model, random = saved.sets.get("model", {}), saved.sets.get("random", {})

@@ -117,7 +117,6 @@ def _common_prefixes(order: Sequence[int], ids: Sequence[np.ndarray]) -> list[in
 
 
 def _sort_longest_first(order: Sequence[int], lengths: Sequence[int], shared: Sequence[int]) -> list[int]:
-    """Return the order with the ways that lead on from each id sorted by the longest row they lead to."""
     waiting: list[tuple[int, list[int]]] = []
     """Ways in their order, each with the depth at which it parts from the one before; a way's first row is longest."""
     for row, depth in zip([*order, -1], [*shared, 0], strict=True):
@@ -183,7 +182,6 @@ class PackedRows:
 
 
 def _segments(parents: dict[int, int], size: int) -> list[Segment]:
-    """Cut the runs where others branch off; a run that goes on where the one before it ends is no cut."""
     apart = {start: parent for start, parent in parents.items() if parent < 0 or parent != start - 1}
     cuts = sorted({*apart, *(parent + 1 for parent in apart.values() if parent >= 0)})
     owners = [
@@ -223,7 +221,6 @@ class Layout:
         self._chosen: list[bool] = []
 
     def micro_batches(self, rows: Sequence[Row]) -> Iterator[PaddedRows | PackedRows]:
-        """Yield the rows, each once, in micro-batches within the job's budget."""
         if not rows:
             return
         trees = None
@@ -246,7 +243,6 @@ class Layout:
             yield from map(PackedRows, split_branches(alone, self._tokens))
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the share of trees among the layouts since the last call."""
         chosen, self._chosen = self._chosen, []
         return {"merge/layout_tree": sum(chosen) / max(1, len(chosen))}
 

@@ -90,7 +90,6 @@ async def answer(engine: Engine, name: str, prompt: Sequence[int], sampling: Sam
 
 
 async def measure_generation(backend: LocalBackend, job: Job, ids: Sequence[int]) -> Speeds:
-    """Return the speeds of the engine; prompts are made of `ids`, those of plain text."""
     found, draw = Speeds(), random.Random(0)
     length, tokens = min(_PROMPT, job.max_context // 2), min(_ANSWER, job.max_context // 4)
     for number in range(_MOST_ROUNDS):

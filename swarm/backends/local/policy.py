@@ -76,7 +76,6 @@ def lora_config(*, rank: int, alpha: float) -> Any:
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that learn, by name: the adapter's where there is one, else all of them."""
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
 

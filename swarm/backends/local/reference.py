@@ -128,7 +128,6 @@ def logprob_gap(policy: Policy, generations: Sequence[Generation]) -> Gap:
 
 
 def _worst_gap(gaps: Sequence[Gap]) -> Gap:
-    """Return the one that is not small, if there is one, else one that allows most of them."""
     return next((gap for gap in gaps if not gap.small), max(gaps, key=lambda gap: gap.found))
 
 
