@@ -213,16 +213,10 @@ class ProcessSandbox:
 def _launch(folder: Path) -> ProcessHandle:
     shim = Path(__file__).with_name("shim.py").absolute()
     with open(folder / "shim.log", "ab") as log:
-        code = subprocess.run(
-            [sys.executable, "-I", "-S", str(shim), str(folder.absolute())],
-            cwd=folder,
-            env={},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            check=False,
-        ).returncode
+        command = [sys.executable, "-I", "-S", str(shim), str(folder.absolute())]
+        code = subprocess.call(
+            command, cwd=folder, env={}, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
     if code == 0:
         return ProcessHandle(folder)
     said = (folder / "shim.log").read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]

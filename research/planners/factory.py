@@ -29,7 +29,7 @@ from studies.records.procedure import Prediction
 from studies.records.verdict import Verdict, VerdictName
 from studies.statistics.comparison import Interval
 from studies.statistics.proportions import rate_interval
-from studies.verdicts.forecasts import Calibration, calibration
+from studies.verdicts.rules import Calibration, calibration
 from swarm.errors import InvalidRequest
 from swarm.plugins import PLANNERS, list_known, load
 

@@ -73,9 +73,8 @@ def read_frames(log: bytes, limits: Mapping[str, int]) -> FrameReport:
             report.trouble = (report.trouble + line.decode(errors="replace") + "\n")[:TROUBLE_BYTES]
         elif "exit" in frame:
             if report.ended is None and frame["exit"] in ("finished", "error", "timeout", "stopped"):
-                counts = (
-                    count if type(count := frame.get(key)) is int else 0 for key in ("code", "dropped", "oom_kills")
-                )
+                keys = ("code", "dropped", "oom_kills")
+                counts = (count if type(count := frame.get(key)) is int else 0 for key in keys)
                 code, report.dropped_bytes, report.oom_kills = counts
                 report.ended = Exit(frame["exit"], code)
         elif (

@@ -362,9 +362,8 @@ def _launch(
     resumes = begins.get("resumes")
     if resumes is not None and int(resumes) not in [one.number for one in run.attempts]:
         raise ImpossibleEvent(f"expected it to go on from an earlier attempt of run {run_id}; found {resumes}")
-    words: dict[str, Any] = {
-        key: str(begins.get(key, "")) for key in ("initial_sha256", "initial_of", "during_sha256", "why")
-    }
+    keys = ("initial_sha256", "initial_of", "during_sha256", "why")
+    words: dict[str, Any] = {key: str(begins.get(key, "")) for key in keys}
     source = study.every_run.get(untrained := words["initial_of"])
     if untrained and (source is None or source.collected is None or not shares_untrained(run.spec, source.spec)):
         raise ImpossibleEvent(f"run {run_id} does not begin with the policy that run {untrained} was evaluated with")
@@ -404,8 +403,7 @@ def _end_attempt(
     seconds: float, refused: Mapping[str, int] = {}, resumed_at: int | None = None, step: int | None = None,
 ) -> None:  # fmt: skip
     run = _run(study, run_id)
-    active = run.active
-    if active is None or active.number != attempt:
+    if (active := run.active) is None or active.number != attempt:
         raise ImpossibleEvent(f"attempt {attempt} of run {run_id} is not running; nothing to end")
     over = replace(
         active, status=status, code=code, reason=reason, seconds=seconds, refused=refused, resumed_at=resumed_at,

@@ -38,9 +38,9 @@ Direction = Literal["increase", "decrease"]
 REWARD: Final = "reward"
 """The slot of the function that gives each training episode its reward."""
 SLOTS: Final = (REWARD, "advantage", "task_weights", "prompt", "agent")
+"""The variables that are no job fields: each is a place for code (`research.proposals.slots` says what it is)."""
 PLAYING: Final = ("prompt", "agent")
 """Those whose code plays, and evaluates where the lock says so."""
-"""The variables that are no job fields: each is a place for code (`research.proposals.slots` says what it is)."""
 BUILT_IN: Final = "built-in"
 """Value of a slot that stands for what is there anyway; any other is the name of code in the design."""
 NO_CODE: Final = dict.fromkeys(SLOTS, BUILT_IN)
@@ -270,7 +270,6 @@ class Metric(EvolvingRecord):
     """The environment's knobs at which all arms are evaluated, as in a job; None for what each run's own job has."""
     also_own: bool = False
     """Whether last policies are evaluated at their own knobs besides, which is reported and claims nothing."""
-
     evaluate_by: Literal["", "the arm's agent"] = ""
     """Who plays in evaluations; empty for the built-in agent, whatever code an arm has."""
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from studies.log.entries import PlannerNote
 from studies.log.study import StudyState
+from studies.records.design import Design
 from studies.records.procedure import PlanNode
 from studies.records.verdict import AnswerFigure, one_line, quoted
 from studies.report import wording
@@ -65,14 +66,13 @@ class AnswerFacts:
 
     @classmethod
     def of(cls, state: StudyState, evidence: Mapping[int, Evidence]) -> AnswerFacts:
-        rounds = [each for each in state.rounds if each.design is not None]
+        rounds = [(each, each.design) for each in state.rounds if each.design is not None]
         references = {"study.rounds": plural(len(rounds), "round"), "study.runs": plural(len(state.every_run), "run")}
         names, logged = set[str](), dict[int, Mapping[str, tuple[str, ...]]]()
-        for each in rounds:
-            assert each.design is not None
-            known, arms = evidence.get(each.round), tuple(arm.name for arm in each.design.arms)
-            names |= {each.design.environment, f"round {each.round}", *arms, *(c.id for c in each.design.hypotheses)}
-            for key, text in (*_claim_facts(each), *_run_facts(each, known)):
+        for each, design in rounds:
+            known, arms = evidence.get(each.round), tuple(arm.name for arm in design.arms)
+            names |= {design.environment, f"round {each.round}", *arms, *(claim.id for claim in design.hypotheses)}
+            for key, text in (*_claim_facts(each, design), *_run_facts(each, design, known)):
                 references[key] = text
                 references.setdefault(re.sub(rf"@{each.round}(?=\.)", "", key), text)  # of the first round that has it
             if known is not None:
@@ -122,9 +122,7 @@ class AnswerFacts:
         return {"references": shown, "more_references": forms, "may_be_drawn": self.logged}
 
 
-def _claim_facts(state: StudyState) -> Iterator[tuple[str, str]]:
-    design = state.design
-    assert design is not None
+def _claim_facts(state: StudyState, design: Design) -> Iterator[tuple[str, str]]:
     for verdict in state.verdicts:
         claim, unit = design.hypothesis(verdict.hypothesis), design.metric.unit
         interval = deciding_interval(design, verdict)
@@ -141,17 +139,14 @@ def _claim_facts(state: StudyState) -> Iterator[tuple[str, str]]:
         if design.equivalence_margin is not None:
             facts["margin"] = wording.format_size(design.equivalence_margin, design.metric)
         for each in verdict.mediators:
-            facts |= {
-                f"by({each.metric}).result": each.result,
-                f"by({each.metric}).estimate": format_signed(each.estimate),
-            }
+            facts[f"by({each.metric}).result"] = each.result
+            facts[f"by({each.metric}).estimate"] = format_signed(each.estimate)
         yield from ((f"{claim.id}.{name}", text) for name, text in facts.items())
 
 
-def _run_facts(state: StudyState, evidence: Evidence | None) -> Iterator[tuple[str, str]]:
-    assert state.design is not None
-    metric, fallen, known = state.design.metric, find_collapsed_runs(state), {} if evidence is None else evidence.runs
-    for arm in state.design.arms:
+def _run_facts(state: StudyState, design: Design, evidence: Evidence | None) -> Iterator[tuple[str, str]]:
+    metric, fallen, known = design.metric, find_collapsed_runs(state), {} if evidence is None else evidence.runs
+    for arm in design.arms:
         values = {run: value for run, value in state.values(arm.name).items() if run not in fallen}
         name, numbers = f"arm:{arm.name}@{state.round}", list(values.values())
         yield from ((f"{name}.mean", format_mean(metric, numbers)), (f"{name}.runs", plural(len(numbers), "run")))

@@ -20,17 +20,7 @@ from studies.records.procedure import InterimAnalysis
 from studies.records.runs import VETOED
 from studies.records.statements import along, effect_of, metric_name, value_of
 from studies.records.verdict import Verdict, one_line
-from studies.report.wording import (
-    capital,
-    duration,
-    format_signed,
-    format_size,
-    number,
-    percent,
-    plural,
-    setting,
-    span,
-)
+from studies.report.wording import capital, duration, format_signed, format_size, number, percent, plural, setting, span
 from studies.statistics.comparison import contrast
 from studies.statistics.power import exaggeration, min_detectable_effect, power_design, seeds_needed
 from studies.statistics.proportions import min_detectable_rate, seeds_for_rates

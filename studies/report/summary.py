@@ -152,9 +152,7 @@ def ask_user(state: StudyState) -> Iterator[Point]:
 def describe_setting(state: StudyState) -> Iterator[Point]:
     """Yield by what rounds were judged, where and with which model, and what of it the planner chose unasked."""
     said, chosen = dict[str, None](), dict[str, None]()
-    for each in (each for each in state.rounds if each.design is not None):
-        design = each.design
-        assert design is not None
+    for each, design in ((each, each.design) for each in state.rounds if each.design is not None):
         model = design.base_job.get("model")
         by = f", with the model {format_setting_value(MODEL, model)}" if model else ""
         said[f"{metric_name(design.metric)} in {design.environment}{by}"] = None

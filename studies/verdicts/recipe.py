@@ -97,10 +97,8 @@ class SettingRecipe:
             why = f"is left out, as {format_fields(now)} was not compared with it"
         else:
             self._chosen |= dict.fromkeys(value.fields, value)
-            if not compared:
-                why = (
-                    f"is taken though {format_fields(now)}, as the job under all arms has it, was not compared with it"
-                )
+            fixed = f"{format_fields(now)}, as the job under all arms has it,"
+            why = "" if compared else f"is taken though {fixed} was not compared with it"
         self.left += [ExcludedClaim(value.round, value.claim, why)] if why else []
         self._past.append(value)
 

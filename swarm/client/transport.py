@@ -68,7 +68,6 @@ class Transport:
         error (`swarm.errors`), Unreachable when nothing answers, UnknownAnswer for what is no JSON."""
         address = path if path.startswith("http") else self.url + path
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-
         try:
             async with self.open().request(method, address, data=body, headers=headers) as reply:
                 data = await reply.read()

@@ -175,9 +175,7 @@ def load_source(source: CodeSource, code: Path) -> Environment:
     if source.item:
         found: Any = getattr(module, source.item, None)
     else:
-        classes = [
-            value for value in vars(module).values() if inspect.isclass(value) and issubclass(value, Environment)
-        ]
+        classes = [kind for kind in vars(module).values() if inspect.isclass(kind) and issubclass(kind, Environment)]
         own = [kind for kind in classes if kind.__module__ == module.__name__]
         if len(own) != 1:
             names = ", ".join(value.__name__ for value in own) or "none"

@@ -110,9 +110,8 @@ class EvaluationsFile:
         except FileNotFoundError:
             pass
         except (ValueError, KeyError, TypeError) as error:
-            raise InvalidRequest(
-                f"expected the evaluations of a training in {path}, or no file; move it away"
-            ) from error
+            wrong = f"expected the evaluations of a training in {path}, or no file; move it away"
+            raise InvalidRequest(wrong) from error
 
     def add(self, evaluation: dict[str, Any]) -> dict[str, Any]:
         self._made[evaluation["policy_version"]] = evaluation
@@ -285,10 +284,8 @@ async def play(
 
 def chat_messages(found: Any, method: str) -> list[Message]:
     """Return a copy of the chat messages that a game's method gave; raises TypeError for what are none."""
-    if not (
-        isinstance(found, list | tuple)
-        and all(isinstance(value, dict) and isinstance(value.get("role"), str) for value in found)
-    ):
+    values = found if isinstance(found, list | tuple) else [None]
+    if not all(isinstance(value, dict) and isinstance(value.get("role"), str) for value in values):
         raise TypeError(f"expected a list of chat messages of {method}(), found {found!r:.80}")
     return list(found)
 

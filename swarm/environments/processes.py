@@ -57,10 +57,7 @@ def watch_parent() -> None:
 def traceback_of(error: BaseException, folder: Path) -> str:
     """Return the last frames of the user's own files with the error, as Python writes them; for what broke an edit."""
     cause = error.__cause__ or error
-    frames = [
-        frame
-        for frame in traceback.extract_tb(cause.__traceback__)
-        if folder in Path(frame.filename).absolute().parents
-    ]
+    stack = traceback.extract_tb(cause.__traceback__)
+    frames = [frame for frame in stack if folder in Path(frame.filename).absolute().parents]
     lines = traceback.format_list(frames[-MOST_FRAMES:]) + traceback.format_exception_only(cause)
     return "".join(["Traceback (most recent call last):\n", *lines] if frames else lines)

@@ -376,9 +376,8 @@ def report_failures(agent: Agent) -> Agent:
                 raise
             if left > 0:
                 left -= 1
-                said = " ".join(
-                    (str(error) if isinstance(error, RewardFailed) else what + describe_place(error)).split()
-                )
+                what = str(error) if isinstance(error, RewardFailed) else what + describe_place(error)
+                said = " ".join(what.split())
                 last = "" if left else "; further ones are counted only"
                 sys.stderr.write(f"a play of {episode.task.id} failed: {said}{last}\n")
             if isinstance(error, SystemExit):  # it ends its play, not the process

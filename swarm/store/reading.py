@@ -123,10 +123,8 @@ class EpisodeReader(ABC):
             finished = sa.type_coerce(STEPS.c.metrics, sa.Text).contains(f'"{FINISHED}"')
             these = (STEPS.c.training == training, STEPS.c.step > after, finished)
             order = STEPS.c.step.desc() if newest else STEPS.c.step
-            rows = connection.execute(
-                sa.select(STEPS.c.step, STEPS.c.metrics).where(*these).order_by(order).limit(most)
-            )
-            return sorted((row.step, row.metrics) for row in rows)
+            query = sa.select(STEPS.c.step, STEPS.c.metrics).where(*these).order_by(order).limit(most)
+            return sorted((row.step, row.metrics) for row in connection.execute(query))
 
         return await self._read(find) or ()
 

@@ -20,7 +20,7 @@ from studies.records.alpha import AlphaLedgers, RoundOutcome
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import ScreenField
 from studies.records.verdict import CollapseRate
-from studies.verdicts.forecasts import brier
+from studies.verdicts.rules import brier
 from tests.research.planners.scripted_endpoint import Reply, fails, says, scripted_endpoint
 from tests.research.planners.test_llm import DESIGN, KEY, PROPOSAL, RECORDS, TOPIC, compiled
 from tests.studies.verdicts.test_estimands import MEANS, A, B, contrast_lock, contrasted, crossed, runs

@@ -14,9 +14,8 @@ from studies.records.design import Design, Hypothesis
 from studies.records.procedure import InterimAnalysis, Noise, Prediction, Replication
 from studies.records.verdict import Verdict, VerdictName
 from studies.statistics.sequential import dunnett_p, spend_alpha
-from studies.verdicts.forecasts import brier, calibration
 from studies.verdicts.inputs import ArmData, JudgeInput
-from studies.verdicts.rules import judge
+from studies.verdicts.rules import brier, calibration, judge
 from tests.golden import assert_golden
 from tests.studies import synthetic
 from tests.studies.synthetic import hypothesis, runs_of, staked
