@@ -13,7 +13,7 @@ from swarm.backends.protocols import Backend
 from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, NotFound, ServerFailed
 from swarm.job import Job
 from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, backend_names, load
-from swarm.rendering.messages import BackendError, Renderer
+from swarm.rendering.messages import BackendError
 from swarm.rollout.episodes import RETRY_AFTER_S
 from swarm.rollout.keys import Keys, ServerDirectory
 from swarm.rollout.state import StateMachine
@@ -137,11 +137,6 @@ class SwarmServer:
     def written(self) -> EpisodeReader:
         """What was written: of the running training, else of the loaded job, else of the newest training."""
         return self._archive if self.opened is None else self.opened.store
-
-    def renderer(self) -> Renderer | None:
-        """Return what gives written ids their texts, None without an engine that runs. May block."""
-        running = None if self.machine.state is ServerState.FAILED else self.opened
-        return None if running is None else running.rollout.renderer
 
     async def checkpoints(self) -> CheckpointList:
         """Return the kept checkpoints: of the loaded job, else of the newest training."""
