@@ -37,6 +37,7 @@ from swarm.wire import EpisodeList, EpisodeRecord, EpisodeSummary
 
 T = TypeVar("T")
 MOST_READERS: Final = 2
+MOST_ANSWERS: Final = 8
 END_S: Final = 10.0
 ANSWER_S: Final = 60.0
 """For all tokens of a long episode to be given their texts."""
@@ -65,30 +66,36 @@ class Reader:
     """A process that reads a store and answers questions, one at a time."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self.listed: Sequence[EpisodeSummary] | None = None
-        """What it listed, which changes no more."""
+        self._answers: OrderedDict[str, Any] = OrderedDict()  # which change no more
         self._lock, self._words = Lock(), TemporaryFile()  # noqa: SIM115
         self._socket, other = socket.socketpair()
         self._socket.settimeout(ANSWER_S)
         self._lines = self._socket.makefile("rw")
         with other:
             self.process = subprocess.Popen(
-                command, stdin=other, stdout=other, stderr=self._words, env=without_store(os.environ),
+                command, stdin=other.fileno(), stdout=other.fileno(), stderr=self._words, env=without_store(os.environ),
                 start_new_session=True,
             )  # fmt: skip
 
-    def ask(self, **question: object) -> dict[str, Any]:
-        """Return its answer; NotReady says why there is none."""
+    def ask(self, parse: Callable[[dict[str, Any]], T], **question: object) -> T:
+        """Return what its answer is parsed to; NotReady says why there is none."""
+        asked = json.dumps(question)
         with self._lock:
-            try:
-                print(json.dumps(question), file=self._lines, flush=True)
-                found = dict(json.loads(self._lines.readline()))
-            except (OSError, ValueError):  # it ended, or takes too long
-                self.process.kill()
-                found = {"error": self._last_word()}
-        if "error" in found:
-            raise NotReady(f"the episodes cannot be read: {found['error']}")
-        return found
+            if asked not in self._answers:
+                try:
+                    print(asked, file=self._lines, flush=True)
+                    found = dict(json.loads(self._lines.readline()))
+                except (OSError, ValueError):  # it ended, or takes too long
+                    self.process.kill()
+                    found = {"error": self._last_word()}
+                if "error" in found:
+                    raise NotReady(f"the episodes cannot be read: {found['error']}")
+                self._answers[asked] = parse(found)
+            self._answers.move_to_end(asked)
+            while len(self._answers) > MOST_ANSWERS:
+                self._answers.popitem(last=False)
+            answer: T = self._answers[asked]
+        return answer
 
     def _last_word(self) -> str:
         if not self._words.closed:
@@ -131,15 +138,14 @@ class EpisodeReaders:
 
     def of_run(self, study: str, run: RunState) -> Place:
         """Return where the episodes of a run are: of its newest attempt that has any."""
-        if not self._home.study(study).is_dir():
-            raise NotReady(f"the files of study {study} lie in another installation: its episodes can be read there")
-        if not run.attempts:
-            raise NotReady(f"run {run.run_id} has not begun: it has no episodes yet")
         for attempt in reversed(run.attempts):
             folder = AttemptFolder(self._home.attempt(study, run.run_id, attempt.number)).server
             if (folder / "store.sqlite3").is_file():
                 return Place(folder, str(run.spec.job.get("backend", "local")))
-        raise NotReady(f"run {run.run_id} has no episodes here: its server wrote none yet, or its folder was removed")
+        raise NotReady(
+            f"run {run.run_id} has no episodes here: none has begun, its folder was removed, or the files of its study "
+            "lie in another installation"
+        )
 
     def of_server(self, name: str) -> Place:
         """Return where the episodes of a swarm server of this installation are; `-` is the one without a name."""
@@ -150,25 +156,18 @@ class EpisodeReaders:
         found = _ask_server(place.folder, lambda client: client.episodes(LISTED_LIVE))
         if found is not None:
             return found.episodes
-        reader = self._reader(place)
-        if reader.listed is None:
-            reader.listed = EpisodeList.model_validate(reader.ask(limit=MOST_LISTED)).episodes
-        return reader.listed
+        return self._reader(place).ask(EpisodeList.model_validate, limit=MOST_LISTED).episodes
 
     def read(self, place: Place, episode: str) -> SeenEpisode:
-        async def look(client: AsyncSwarmClient) -> tuple[EpisodeRecord, str]:
-            return await client.episode(episode), (await client.status()).reason or ""
+        async def look(client: AsyncSwarmClient) -> SeenEpisode:
+            return _see(await client.episode(episode), (await client.status()).reason)
 
-        if (found := _ask_server(place.folder, look)) is None:
-            answer = self._reader(place).ask(episode=episode)
+        def parse(answer: dict[str, Any]) -> SeenEpisode:
             if answer["record"] is None:
                 raise NotFound(f"there is no episode {episode[:80]!r} among what is left of its server")
-            found = EpisodeRecord.model_validate(answer["record"]), answer["reason"]
-        record, reason = found
-        if record.tokens and not record.record:
-            return SeenEpisode(record, PRUNED)
-        bare = any(span.ids and not span.texts for call in record.record for span in (call.context, call.sampled))
-        return SeenEpisode(record, (reason or "ids without texts: its server has no tokenizer") if bare else "")
+            return _see(EpisodeRecord.model_validate(answer["record"]), answer["reason"])
+
+        return _ask_server(place.folder, look) or self._reader(place).ask(parse, episode=episode)
 
     def close(self) -> None:
         with self._lock:
@@ -211,6 +210,13 @@ def _ask_server(folder: Path, look: Callable[[AsyncSwarmClient], Coroutine[Any, 
         if find_swarm(folder) is None:
             return None
         raise NotReady(f"the server of these episodes does not answer now; {LATER}") from error
+
+
+def _see(record: EpisodeRecord, reason: str | None) -> SeenEpisode:
+    if record.tokens and not record.record:
+        return SeenEpisode(record, PRUNED)
+    bare = any(span.ids and not span.texts for call in record.record for span in (call.context, call.sampled))
+    return SeenEpisode(record, (reason or "ids without texts: its server has no tokenizer") if bare else "")
 
 
 def hidden_plays(folder: Path, run: RunState) -> RunEvaluation:

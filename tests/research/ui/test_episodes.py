@@ -86,7 +86,7 @@ def test_a_reader_is_started_once_for_a_store_as_it_is_and_two_at_a_time(home: H
     store.touch()
     first = started.readers._reader(Place(tmp_path))
     assert started.readers._reader(Place(tmp_path)) is first
-    assert first.ask(limit=3) == {"limit": 3}
+    assert first.ask(dict, limit=3) == {"limit": 3}
     os.utime(store, (1, 1))  # its server ran again
     assert started.readers._reader(Place(tmp_path)) is not first
     started.readers._reader(Place(tmp_path / "other"))
@@ -98,7 +98,7 @@ def test_a_reader_is_started_once_for_a_store_as_it_is_and_two_at_a_time(home: H
     started.readers.close()
     assert started.lives == [False] * 4
     with pytest.raises(NotReady):
-        first.ask(limit=3)
+        first.ask(dict, limit=4)
 
 
 @pytest.mark.parametrize("code", ["input(); print('{')", "input(); raise SystemExit('no: room')", "while 1: input()"])
@@ -108,7 +108,7 @@ def test_a_reader_that_ends_or_hangs_is_told_in_one_line_and_is_gone(
     monkeypatch.setattr(episodes, "ANSWER_S", 0.5)
     reader = Started(home, code).start()
     with pytest.raises(NotReady, match=r"room|load the page again"):
-        reader.ask(limit=1)
+        reader.ask(dict, limit=1)
     reader.end()
     assert reader.process.poll() is not None
 
