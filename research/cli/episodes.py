@@ -5,8 +5,7 @@ Calls are shown in reading order, tokens in the colour of how likely they were; 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +18,16 @@ from rich.tree import Tree
 from research.cli.app import Json, answer, console, make_facts, make_table, print_json, recording_console
 from research.errors import BadInput
 from research.installation.servers import Server, connect_server
-from research.shown.tokens import LEVELS, facts, level_of, order_calls, prompt_lengths, token_text
+from research.shown.tokens import (
+    LEVELS,
+    facts,
+    level_of,
+    mean_of,
+    order_calls,
+    prompt_lengths,
+    token_text,
+    versions_of,
+)
 from sandboxes.spec import escape_line
 from swarm.client import SwarmClient
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
@@ -40,26 +48,16 @@ def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableTy
         earned = "   ".join(filter(None, (escape_line(call.agent or ""), reward)))
         drift = {"fork": "bold yellow", "realign": "yellow"}.get(call.drift, "cyan")
         after = "" if call.parent is None else f" after {call.parent}"
-        first, last = min(call.sampled.versions, default=None), max(call.sampled.versions, default=None)
-        versions = "-" if first is None else f"v{first}" if first == last else f"v{first}-{last}"
         counted = f"   prompt {prompts[call.index]:,} (+{len(call.context.ids):,})   sampled {len(call.sampled.ids):,}"
         heading = Text.assemble(
-            (f"call {call.index}", "bold"), (after, "dim"), "   ", (call.drift, drift), f"   {versions}",
-            ("" if call.trained else "   not trained", "yellow"),
+            (f"call {call.index}", "bold"), (after, "dim"), "   ", (call.drift, drift), "   ",
+            versions_of(call.sampled), ("" if call.trained else "   not trained", "yellow"),
             (f"   {earned}" if earned else "", "green"),
-            (f"{counted}   log-prob {_format_mean(call.sampled.logprobs)}", "dim"),
+            (f"{counted}   log-prob {mean_of(call.sampled.logprobs)}", "dim"),
         )  # fmt: skip
         branch = branches[depth].add(Group(heading, _spans(call, full)))
         branches[depth + 1 :] = [branch]
-    new = sum(len(call.context.ids) for call in record.record)
-    sampled = sum(len(call.sampled.ids) for call in record.record)
-    rows = [
-        *facts(record),
-        ("calls", f"{len(record.record):,}"),
-        ("tokens", f"{sum(prompts.values()):,} in prompts ({new:,} of them new), {sampled:,} sampled"),
-        ("log-prob", _format_mean([value for call in record.record for value in call.sampled.logprobs])),
-    ]
-    parts: list[RenderableType] = [make_facts((name, Text(value)) for name, value in rows), Text(), tree]
+    parts: list[RenderableType] = [make_facts((name, Text(value)) for name, value in facts(record)), Text(), tree]
     if any(span.ids and not span.texts for call in record.record for span in (call.context, call.sampled)):
         parts.append(Text("ids only: no engine runs, and without its tokenizer no id has a text", style="yellow"))
     legend = Text.assemble(("context", "dim"), ("   special", "magenta"), "   sampled, by how likely: ")
@@ -106,10 +104,6 @@ def _tokens(span: TokenSpan, places: Iterable[int]) -> Text:
     if text.plain.endswith("\n"):  # its mark stands there; a blank line would follow
         text.right_crop(1)
     return text
-
-
-def _format_mean(logprobs: Sequence[float]) -> str:
-    return f"{math.fsum(logprobs) / len(logprobs):.3f} in the mean" if logprobs else "-"
 
 
 _NUMBERS = ("step", "reward", "calls", "tokens")

@@ -75,7 +75,7 @@ class TaskRow:
 def build_rows(state: StudyState) -> Iterator[TaskRow]:
     """Yield the planning and the attempts of a study, also those that are to come."""
     for entry in state.every_round:
-        for row in (_planning(entry), *(row for run in entry.all_runs.values() for row in _attempt_rows(entry, run))):
+        for row in (_planning(entry), *(row for run in entry.all_runs.values() for row in attempt_rows(entry, run))):
             if entry is state or not row.open:
                 yield row
             elif entry.locked is None and row.key.startswith(_PLANNING):
@@ -136,7 +136,7 @@ def _planning(state: StudyState) -> TaskRow:
     return row
 
 
-def _attempt_rows(state: StudyState, run: RunState) -> Iterator[TaskRow]:
+def attempt_rows(state: StudyState, run: RunState) -> Iterator[TaskRow]:
     required, previous = to_required_run(run), None
 
     def pending(previous: AttemptState | None) -> TaskRow:

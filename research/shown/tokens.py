@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from math import exp
+from math import exp, fsum
 from typing import Final
 
 from sandboxes.spec import escape_control, escape_line
+from studies.report.wording import NONE, number
 from swarm.snapshot import describe_side_conversations
 from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
 
@@ -79,6 +80,14 @@ def order_calls(calls: Sequence[CallRecord]) -> Iterator[tuple[CallRecord, int]]
         waiting += [(branch, depth + 1) for branch in reversed(following[:-1])]
 
 
+def versions_of(span: TokenSpan) -> str:
+    return "–".join(f"v{version}" for version in sorted({*span.versions[:1], *span.versions[-1:]}))
+
+
+def mean_of(logprobs: Sequence[float]) -> str:
+    return f"{number(fsum(logprobs) / len(logprobs))} in the mean" if logprobs else NONE
+
+
 def facts(record: EpisodeRecord) -> list[tuple[str, str]]:
     rows = [
         ("task", record.task_id),
@@ -100,4 +109,10 @@ def facts(record: EpisodeRecord) -> list[tuple[str, str]]:
     named = any(call.agent for call in record.record)
     if record.kind == "train" and not named and (note := describe_side_conversations(max(0, begun - 1))):
         rows.append(("note", note))
+    new, prompts = sum(len(call.context.ids) for call in record.record), sum(prompt_lengths(record.record).values())
+    rows += [
+        ("calls", f"{record.calls:,}"),
+        ("tokens", f"{prompts:,} in prompts ({new:,} of them new), {record.tokens:,} sampled"),
+        ("log-prob", mean_of([value for call in record.record for value in call.sampled.logprobs])),
+    ]
     return [(name, visible(escape_line(value))) for name, value in rows]

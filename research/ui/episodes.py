@@ -1,7 +1,7 @@
 """Episodes of runs and of swarm servers: asked of a server that runs, else read from what it left.
 
-For an attempt that ended a server is started that only reads (`swarm.server.reading`): two at a time at most, each
-ended five minutes after it was last asked, and with this process, whose pipe it reads.
+For an attempt that ended a process is started that only reads (`swarm.server.reading`) and answers over its pipes, two
+at a time at most. It ends where nobody asked it for a while, and with this process.
 """
 
 from __future__ import annotations
@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import select
+import socket
 import subprocess
 import sys
-import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import Lock
 from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic import ValidationError
@@ -34,19 +32,19 @@ from studies import RunState
 from studies.checks.conditions import CollectError, read_collected
 from swarm.client.async_client import AsyncSwarmClient
 from swarm.client.transport import server_folder
-from swarm.errors import Unreachable
-from swarm.wire import EpisodeRecord, EpisodeSummary
+from swarm.errors import NotFound, Unreachable
+from swarm.wire import EpisodeList, EpisodeRecord, EpisodeSummary
 
 T = TypeVar("T")
 MOST_READERS: Final = 2
-IDLE_S: Final = 300.0
-START_S: Final = 60.0
+MOST_ANSWERS: Final = 8
 END_S: Final = 10.0
 ANSWER_S: Final = 60.0
 """For all tokens of a long episode to be given their texts."""
 MOST_LISTED: Final = 10_000
 LISTED_LIVE: Final = 1_000
 """A training is not held up by who looks at it."""
+LATER: Final = "load the page again"
 PRUNED: Final = "its tokens went with old checkpoints (a job's `checkpoints_kept`)"
 
 
@@ -64,75 +62,90 @@ class SeenEpisode(NamedTuple):
     missing: str
 
 
-@dataclass(slots=True)
 class Reader:
-    """A process that reads the store in a folder."""
+    """A process that reads a store and answers questions, one at a time."""
 
-    process: subprocess.Popen[bytes]
-    url: str
-    token: str = field(repr=False)
-    used: float = 0.0
-    listed: Sequence[EpisodeSummary] | None = None
-    """What it listed, which changes no more."""
+    def __init__(self, command: Sequence[str]) -> None:
+        self._answers: OrderedDict[str, Any] = OrderedDict()  # which change no more
+        self._lock, self._words = Lock(), TemporaryFile()  # noqa: SIM115
+        self._socket, other = socket.socketpair()
+        self._socket.settimeout(ANSWER_S)
+        self._lines = self._socket.makefile("rw")
+        with other:
+            self.process = subprocess.Popen(
+                command, stdin=other.fileno(), stdout=other.fileno(), stderr=self._words, env=without_store(os.environ),
+                start_new_session=True,
+            )  # fmt: skip
+
+    def ask(self, parse: Callable[[dict[str, Any]], T], **question: object) -> T:
+        """Return what its answer is parsed to; NotReady says why there is none."""
+        asked = json.dumps(question)
+        with self._lock:
+            if asked not in self._answers:
+                try:
+                    print(asked, file=self._lines, flush=True)
+                    found = dict(json.loads(self._lines.readline()))
+                except (OSError, ValueError):  # it ended, or takes too long
+                    self.process.kill()
+                    found = {"error": self._last_word()}
+                if "error" in found:
+                    raise NotReady(f"the episodes cannot be read: {found['error']}")
+                self._answers[asked] = parse(found)
+            self._answers.move_to_end(asked)
+            while len(self._answers) > MOST_ANSWERS:
+                self._answers.popitem(last=False)
+            answer: T = self._answers[asked]
+        return answer
+
+    def _last_word(self) -> str:
+        if not self._words.closed:
+            self._words.seek(0)
+            for line in reversed(self._words.read().decode(errors="replace").split("\n")):
+                if line.strip():
+                    return line.strip().removeprefix("ajet swarm server: ")
+        return f"their reader ended; {LATER}"
 
     def end(self) -> None:
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
-        self.process.terminate()
+        """Have it end after its answer."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(END_S)
         self.process.kill()
         self.process.wait()
+        with self._lock, suppress(OSError):
+            for each in (self._words, self._socket, self._lines):
+                each.close()
 
 
 StartReader = Callable[[Place, Path], Reader]
 
 
 def start_reader(place: Place, models: Path) -> Reader:
-    """Start a server that reads; NotReady with its last words where it does not come up."""
     python = sys.executable
     with suppress(NotReady):  # that of the backend may read tokenizers that this one does not
         python = python_of(place.backend)
-    command = [python, "-m", "swarm.server", "--read", str(place.folder), "--models", str(models)]
-    with TemporaryFile() as words:
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, env=without_store(os.environ),
-            start_new_session=True,
-        )  # fmt: skip
-        assert process.stdout is not None
-        told = process.stdout.readline() if select.select([process.stdout], [], [], START_S)[0] else b""
-        if told:
-            address = json.loads(told)
-            return Reader(process, address["url"], address["viewer"])
-        Reader(process, "", "").end()
-        words.seek(0)
-        last = words.read().decode(errors="replace").strip().splitlines()[-1:] or ["it ended without a word"]
-        raise NotReady(f"the episodes cannot be read: {last[0].removeprefix('ajet swarm server: ')}")
+    return Reader([python, "-m", "swarm.server", "--read", str(place.folder), "--models", str(models)])
 
 
 class EpisodeReaders:
     """Finds who tells of episodes, and asks; safe to be used by several threads."""
 
-    def __init__(
-        self, home: Home, start: StartReader = start_reader, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._home, self._start, self._now = home, start, now
-        self._open: OrderedDict[Path, Reader] = OrderedDict()
-        self._lock = threading.Lock()
-        self._timer: threading.Timer | None = None
+    def __init__(self, home: Home, start: StartReader = start_reader) -> None:
+        self._home, self._start = home, start
+        self._open: OrderedDict[tuple[object, ...], Reader] = OrderedDict()
+        self._lock = Lock()
 
     def of_run(self, study: str, run: RunState) -> Place:
         """Return where the episodes of a run are: of its newest attempt that has any."""
-        if not self._home.study(study).is_dir():
-            raise NotReady(f"the files of study {study} lie in another installation: its episodes can be read there")
-        if not run.attempts:
-            raise NotReady(f"run {run.run_id} has not begun: it has no episodes yet")
         for attempt in reversed(run.attempts):
             folder = AttemptFolder(self._home.attempt(study, run.run_id, attempt.number)).server
             if (folder / "store.sqlite3").is_file():
                 return Place(folder, str(run.spec.job.get("backend", "local")))
-        raise NotReady(f"run {run.run_id} has no episodes here: its server wrote none yet, or its folder was removed")
+        raise NotReady(
+            f"run {run.run_id} has no episodes here: none has begun, its folder was removed, or the files of its study "
+            "lie in another installation"
+        )
 
     def of_server(self, name: str) -> Place:
         """Return where the episodes of a swarm server of this installation are; `-` is the one without a name."""
@@ -140,73 +153,70 @@ class EpisodeReaders:
 
     def list(self, place: Place) -> Sequence[EpisodeSummary]:
         """Return the newest episodes first. Raises NotReady, and SwarmError where a server does not answer."""
-        if find_swarm(place.folder) is not None:
-            return self._ask(place, lambda client: client.episodes(LISTED_LIVE)).episodes
-        if (reader := self._open.get(place.folder)) is None or reader.listed is None:
-            found = self._ask(place, lambda client: client.episodes(MOST_LISTED)).episodes
-            if (reader := self._open.get(place.folder)) is None:
-                return found
-            reader.listed = found
-        return reader.listed
+        found = _ask_server(place.folder, lambda client: client.episodes(LISTED_LIVE))
+        if found is not None:
+            return found.episodes
+        return self._reader(place).ask(EpisodeList.model_validate, limit=MOST_LISTED).episodes
 
     def read(self, place: Place, episode: str) -> SeenEpisode:
         async def look(client: AsyncSwarmClient) -> SeenEpisode:
-            record = await client.episode(episode)
-            if record.tokens and not record.record:
-                return SeenEpisode(record, PRUNED)
-            spans = [span for call in record.record for span in (call.context, call.sampled)]
-            bare = any(span.ids and not span.texts for span in spans)
-            reason = (await client.status()).reason if bare else None
-            return SeenEpisode(record, reason or ("ids without texts: its server has no tokenizer" if bare else ""))
+            return _see(await client.episode(episode), (await client.status()).reason)
 
-        return self._ask(place, look)
+        def parse(answer: dict[str, Any]) -> SeenEpisode:
+            if answer["record"] is None:
+                raise NotFound(f"there is no episode {episode[:80]!r} among what is left of its server")
+            return _see(EpisodeRecord.model_validate(answer["record"]), answer["reason"])
+
+        return _ask_server(place.folder, look) or self._reader(place).ask(parse, episode=episode)
 
     def close(self) -> None:
         with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-            for reader in self._open.values():
-                reader.end()
-            self._open.clear()
+            while self._open:
+                self._open.popitem()[1].end()
 
-    def end_idle(self) -> None:
-        """End readers that nobody asked for a while, and look again as long as there are any."""
-        with self._lock:
-            for folder in [folder for folder, each in self._open.items() if self._now() - each.used >= IDLE_S]:
-                self._open.pop(folder).end()
-            self._timer = threading.Timer(IDLE_S / 5, self.end_idle) if self._open else None
-            if self._timer is not None:
-                self._timer.daemon = True
-                self._timer.start()
+    def _reader(self, place: Place) -> Reader:
+        """Return what reads a store as it is now, and end what was not asked for longest."""
+        ended, stamps = list[Reader](), (path.stat().st_mtime_ns for path in place.folder.glob("store.sqlite3*"))
+        try:
+            with self._lock:
+                key = place.folder, *stamps
+                if key in self._open and self._open[key].process.poll() is not None:
+                    ended.append(self._open.pop(key))
+                while key not in self._open and len(self._open) >= MOST_READERS:
+                    ended.append(self._open.popitem(last=False)[1])
+                reader = self._open.pop(key, None) or self._start(place, self._home.models)
+                self._open[key] = reader
+        except OSError as error:
+            raise NotReady(f"the episodes cannot be read: {error}") from error
+        finally:
+            for each in ended:
+                each.end()
+        return reader
 
-    def _ask(self, place: Place, look: Callable[[AsyncSwarmClient], Coroutine[Any, Any, T]]) -> T:
-        async def answer(url: str, token: str) -> T:
-            async with asyncio.timeout(ANSWER_S), AsyncSwarmClient(url, token) as client:
-                return await look(client)
 
-        for again in (True, False):
-            try:
-                return asyncio.run(answer(*self._connect(place)))
-            except (Unreachable, TimeoutError) as error:
-                if not again or find_swarm(place.folder) is not None:
-                    raise NotReady("the server of these episodes does not answer now; load the page again") from error
-        raise AssertionError  # a server that ended meanwhile, as an attempt does, left what is read then
+def _ask_server(folder: Path, look: Callable[[AsyncSwarmClient], Coroutine[Any, Any, T]]) -> T | None:
+    """Return what the server of a folder says, None where none runs, or it ends meanwhile, as an attempt does."""
+    if (server := find_swarm(folder)) is None:
+        return None
 
-    def _connect(self, place: Place) -> tuple[str, str]:
-        if (process := find_swarm(place.folder)) is not None:
-            return process.url, str((read_json(place.folder / "tokens.json") or {}).get("viewer", ""))
-        with self._lock:
-            reader = self._open.pop(place.folder, None)
-            if reader is None or reader.process.poll() is not None:
-                while len(self._open) >= MOST_READERS:
-                    self._open.popitem(last=False)[1].end()
-                reader = self._start(place, self._home.models)
-            reader.used = self._now()
-            self._open[place.folder] = reader
-            waits = self._timer is not None
-        if not waits:
-            self.end_idle()
-        return reader.url, reader.token
+    async def answer(url: str) -> T:
+        token = str((read_json(folder / "tokens.json") or {}).get("viewer", ""))
+        async with asyncio.timeout(ANSWER_S), AsyncSwarmClient(url, token) as client:
+            return await look(client)
+
+    try:
+        return asyncio.run(answer(server.url))
+    except (Unreachable, TimeoutError) as error:
+        if find_swarm(folder) is None:
+            return None
+        raise NotReady(f"the server of these episodes does not answer now; {LATER}") from error
+
+
+def _see(record: EpisodeRecord, reason: str | None) -> SeenEpisode:
+    if record.tokens and not record.record:
+        return SeenEpisode(record, PRUNED)
+    bare = any(span.ids and not span.texts for call in record.record for span in (call.context, call.sampled))
+    return SeenEpisode(record, (reason or "ids without texts: its server has no tokenizer") if bare else "")
 
 
 def hidden_plays(folder: Path, run: RunState) -> RunEvaluation:

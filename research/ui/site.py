@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
@@ -14,7 +14,8 @@ from functools import cache
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from jinja2.ext import Extension
@@ -41,6 +42,7 @@ from studies.report.content import ReportContent, report_content
 from studies.report.elements import Block, Remark, Remarks, Section
 from studies.report.evidence import gather_rounds
 
+T = TypeVar("T")
 FIRST_WAIT_S: Final = 0.6
 """How long a page waits for files to be checked before it says that they are being checked."""
 THREATS: Final = ("failed", "threat", "feared")
@@ -72,6 +74,22 @@ class View:
     def number(self, name: str, default: int = 0) -> int:
         text = self.get(name)
         return int(text) if text.isdecimal() and len(text) < 10 else default
+
+    def query_with(self, **changes: object) -> str:
+        """Return this page's query with some of it changed, from its beginning on unless that is changed, too."""
+        query = {name: [each for each in values if each] for name, values in self.query.items() if name != "from"}
+        return f"?{urlencode({name: each for name, each in {**query, **changes}.items() if each}, doseq=True)}"
+
+
+def paged(view: View, found: Sequence[T], most: int, **asked: str) -> dict[str, Any]:
+    """Return the rows of which a page shows this many, from where its address says, and what its pager needs."""
+    first = min(view.number("from"), max(0, len(found) - 1)) // most * most
+    ends = [max(0, first - most), first + most]
+    before, after = (view.query_with(**asked, **{"from": at}) for at in ends)
+    return {
+        "rows": found[first : ends[1]], "first": first, "count": len(found), "before": before if first else "",
+        "next": after if ends[1] < len(found) else "",
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

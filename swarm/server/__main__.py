@@ -17,11 +17,9 @@ import logging
 import os
 import signal
 import socket
-import stat
 import sys
 import time
 from pathlib import Path
-from threading import Thread
 
 import uvicorn
 from filelock import FileLock, Timeout
@@ -31,7 +29,7 @@ from swarm.errors import InvalidRequest, ServerFailed, SwarmError
 from swarm.plugins import seconds
 from swarm.rollout.keys import Keys, ServerDirectory
 from swarm.server.connections import LimitedHttp, raise_file_limit
-from swarm.server.reading import ReadingServer, readable_store
+from swarm.server.reading import answer_lines
 from swarm.server.routes import make_app
 from swarm.server.service import SwarmServer, default_store
 from swarm.store.database import check_store
@@ -97,13 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m swarm.server", description="Run one swarm server.")
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--directory", type=Path, help="where server.json, tokens.json, checkpoints go")
-    place.add_argument(
-        "--read",
-        type=Path,
-        metavar="DIRECTORY",
-        help="serve the episodes of a server that ended, on loopback: prints a line of JSON with `url` and the key of "
-        "a `viewer`, and ends with its standard input where that is a pipe",
-    )
+    place.add_argument("--read", type=Path, help="answer for the episodes of a server that ended")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port to bind (default 0: any free one)")
     parser.add_argument(
@@ -129,7 +121,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s %(message)s", stream=sys.stderr)
     try:
-        (_run if options.read is None else _read)(options)
+        if options.read is not None:
+            answer_lines(options.read, options.models or options.read / "models", sys.stdin, sys.stdout)
+        else:
+            _run(options)
     except (InvalidRequest, ServerFailed) as error:
         print(f"ajet swarm server: {error}", file=sys.stderr)  # noqa: T201
         return 2 if isinstance(error, InvalidRequest) else 1
@@ -164,34 +159,8 @@ def _run(options: argparse.Namespace) -> None:
         lock.release()
 
 
-def _read(options: argparse.Namespace) -> None:
-    if options.host not in _LOOPBACK:
-        raise InvalidRequest(f"--read is served on loopback; found --host {options.host}")
-    folder: Path = options.read.absolute()
-    with readable_store(folder) as store:
-        server = ReadingServer(folder, (options.models or folder / "models").absolute(), store)
-        sock = _open_socket(options.host, options.port)
-        http = uvicorn.Server(_config(server))
-
-        def stop_soon(*_: object) -> None:
-            http.should_exit = True
-
-        def outlive_nobody() -> None:
-            sys.stdin.buffer.read()
-            stop_soon()
-
-        for caught in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(caught, stop_soon)
-        if stat.S_ISFIFO(os.fstat(0).st_mode):
-            Thread(target=outlive_nobody, daemon=True).start()
-        print(json.dumps({"url": _url(sock), "viewer": server.keys.role_key("viewer")}), flush=True)  # noqa: T201
-        Thread(target=server.renderer, daemon=True).start()  # which takes seconds, before somebody waits for it
-        http.run(sockets=[sock])
-
-
-def _config(server: SwarmServer) -> uvicorn.Config:
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    return uvicorn.Config(
+def _serve(server: SwarmServer, sock: socket.socket, directory: Path, *, idle: bool) -> None:
+    config = uvicorn.Config(
         make_app(server),
         loop="uvloop",
         http=LimitedHttp,
@@ -204,22 +173,16 @@ def _config(server: SwarmServer) -> uvicorn.Config:
         timeout_keep_alive=75,  # longer than clients keep idle connections, so that none is closed under a request
         timeout_graceful_shutdown=5,
     )
-
-
-def _url(sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _serve(server: SwarmServer, sock: socket.socket, directory: Path, *, idle: bool) -> None:
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     address = directory / "server.json"
-    http = _Uvicorn(_config(server), server, address, idle=idle)
+    http = _Uvicorn(config, server, address, idle=idle)
     for caught in (signal.SIGTERM, signal.SIGINT):
         signal.signal(caught, http.stop_soon)
     collect_rarely()
     raise_file_limit()
     server.keys.write_tokens(directory / "tokens.json")  # before somebody finds the address
-    url = _url(sock)
+    host, port = sock.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     part = address.with_name(address.name + ".part")
     part.write_text(json.dumps({"url": url, "pid": os.getpid(), "started": time.time()}))
     os.replace(part, address)

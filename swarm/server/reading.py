@@ -1,4 +1,4 @@
-"""ReadingServer: episodes out of the store of a training that ended; no engine, nothing written.
+"""Episodes out of the store of a training that ended, a line of JSON to each question; nothing is written.
 
 The store is opened where it lies, immutable, so that a read-only disk will do. One whose server was killed, or that an
 earlier version wrote, would have to be written first: a copy of it is read.
@@ -6,30 +6,35 @@ earlier version wrote, would have to be written first: a copy of it is read.
 
 from __future__ import annotations
 
-import logging
+import asyncio
+import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cached_property
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from select import select
 from tempfile import TemporaryDirectory
+from typing import Final, TextIO
 from urllib.parse import quote
 
-from pydantic import ValidationError
+from pydantic_core import to_json
 from sqlalchemy.exc import SQLAlchemyError
 
 from swarm.client.transport import is_running
-from swarm.errors import InvalidRequest, StoreUnavailable
-from swarm.job import Job, TinyModel
+from swarm.errors import InvalidRequest, SwarmError
+from swarm.job import TinyModel
 from swarm.models import model_place
 from swarm.rendering.messages import BackendError, Renderer
-from swarm.rollout.keys import Keys
-from swarm.server.service import SwarmServer, default_store
-from swarm.store.archive import newest_job
+from swarm.server.service import default_store
+from swarm.server.watching import with_texts
+from swarm.store.archive import Archive
 from swarm.store.database import connect, migrate
-from swarm.wire import Status
+from swarm.wire import EpisodeRecord
 
-log = logging.getLogger(__name__)
+IDLE_S: Final = 300.0
+"""After which a reader that nobody asks anything ends."""
 
 
 @contextmanager
@@ -57,31 +62,37 @@ def readable_store(folder: Path) -> Iterator[str]:
         yield default_store(Path(scratch))
 
 
-class ReadingServer(SwarmServer):
-    """Serves what a store holds to whoever has its viewer's key; `why_no_texts` says why ids have none."""
-
-    def __init__(self, folder: Path, models: Path, store: str) -> None:
-        super().__init__(folder, models, Keys(), store=store)
-        self.why_no_texts: str | None = None
-
-    def status(self) -> Status:
-        return super().status().model_copy(update={"reason": self.why_no_texts})
-
-    def renderer(self) -> Renderer | None:
-        return self._renderer
-
-    @cached_property
-    def _renderer(self) -> Renderer | None:
-        try:
-            return None if (job := newest_job(self._store)) is None else load_tokenizer(job, self._models)
-        except (BackendError, ImportError, StoreUnavailable, ValidationError) as error:
-            self.why_no_texts = " ".join(f"ids without texts: {error}".split())
-            log.warning("event=no_texts reason=%r", self.why_no_texts)
-            return None
+def answer_lines(folder: Path, models: Path, asked: TextIO, told: TextIO) -> None:
+    """Answer `{"limit": N}` with `episodes`, `{"episode": ID}` with its `record` and the `reason` why its ids have no
+    texts, or with an `error`, until there is no more to read or nobody asks for a while."""
+    with readable_store(folder) as store, redirect_stdout(sys.stderr), ThreadPoolExecutor(1) as thread:
+        archive = Archive(store, None)
+        loading = thread.submit(load_tokenizer, archive, models)  # which takes seconds, before somebody waits for it
+        while select([asked], [], [], IDLE_S)[0] and (line := asked.readline()):
+            question = json.loads(line)
+            try:
+                if "limit" in question:
+                    found: object = asyncio.run(archive.episodes(question["limit"]))
+                else:
+                    found = _with_texts(asyncio.run(archive.episode(question["episode"])), loading)
+            except (SwarmError, ValueError) as error:
+                found = {"error": str(error)}
+            print(to_json(found).decode(), file=told, flush=True)
 
 
-def load_tokenizer(job: Job, models: Path) -> Renderer:
-    """Return what a job's ids are read with; BackendError where the folder of its model is not there any more."""
+def _with_texts(record: EpisodeRecord | None, loading: Future[Renderer | None]) -> Mapping[str, object]:
+    try:
+        renderer = loading.result()
+    except (BackendError, ImportError, SwarmError) as error:
+        return {"record": record, "reason": " ".join(f"ids without texts: {error}".split())}
+    return {"record": record if record is None or renderer is None else with_texts(record, renderer), "reason": ""}
+
+
+def load_tokenizer(archive: Archive, models: Path) -> Renderer | None:
+    """Return what the ids of the newest training are read with; None where there was none."""
+    if (newest := asyncio.run(archive.summarize(0))) is None:
+        return None
+    job = newest.job
     if job.backend == "fake":
         from swarm.backends.fake import FakeRenderer
 

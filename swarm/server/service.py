@@ -13,7 +13,7 @@ from swarm.backends.protocols import Backend
 from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, NotFound, ServerFailed
 from swarm.job import Job
 from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, backend_names, load
-from swarm.rendering.messages import BackendError, Renderer
+from swarm.rendering.messages import BackendError
 from swarm.rollout.episodes import RETRY_AFTER_S
 from swarm.rollout.keys import Keys, ServerDirectory
 from swarm.rollout.state import StateMachine
@@ -142,10 +142,6 @@ class SwarmServer:
     def running(self) -> Training | None:
         """The training of an engine that runs, or boots; None where it is off or FAILED."""
         return None if self.machine.state is ServerState.FAILED else self.opened
-
-    def renderer(self) -> Renderer | None:
-        """Return what gives written ids their texts, None without an engine that runs. May block."""
-        return None if (running := self.running) is None else running.rollout.renderer
 
     async def checkpoints(self) -> CheckpointList:
         digest = await self._archive.digest()

@@ -116,13 +116,9 @@ class Inspection:
         return wire.EpisodeList(episodes=tuple([*reversed(unwritten), *merged][:limit]))
 
     async def episode(self, name: str) -> wire.EpisodeRecord:
-        record = await self.tokens(name)
-
-        def shown() -> wire.EpisodeRecord:
-            renderer = self._server.renderer()
-            return record if renderer is None else with_texts(record, renderer)
-
-        return await asyncio.to_thread(shown)
+        record, training = await self.tokens(name), self._server.running
+        renderer = None if training is None else training.rollout.renderer
+        return record if renderer is None else await asyncio.to_thread(with_texts, record, renderer)
 
     async def export(self, name: str | None) -> tuple[wire.ExportCounts, AsyncIterator[bytes]]:
         """Return what an export of one episode, or of all, holds, and its lines. Raises NotFound for one without a

@@ -46,17 +46,6 @@ def _using(engine: sa.Engine, what: str) -> Iterator[None]:
         engine.dispose()
 
 
-def newest_job(url: str) -> Job | None:
-    """Return the job of the newest training, None where there is none. Blocks. Raises StoreUnavailable, and
-    ValidationError for a job that this version does not read."""
-    engine = connect(url)
-    with _using(engine, "the store {} cannot be read"), engine.connect() as connection:
-        migrate(connection)
-        query = sa.select(TRAININGS.c.job).order_by(TRAININGS.c.id.desc()).limit(1)
-        record = connection.execute(query).scalar()
-    return None if record is None else Job.from_record(record)
-
-
 def _exists(url: str) -> bool:
     """Return whether there is a database: SQLite would make it, but where it only reads."""
     engine = connect(url)

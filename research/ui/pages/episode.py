@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
-from math import exp, fsum
+from math import exp
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from research.shown.tokens import LEVELS, facts, level_of, order_calls, prompt_lengths, token_text
-from research.ui.pages.run import episode_query, filter_episodes, find_run, query_of
+from research.shown.tokens import (
+    LEVELS,
+    facts,
+    level_of,
+    mean_of,
+    order_calls,
+    prompt_lengths,
+    token_text,
+    versions_of,
+)
+from research.ui.pages.run import episode_query, filter_episodes, find_run, neighbours
 from research.ui.site import Page, Site, View
 from studies.report.wording import number
 from swarm.wire import CallRecord, EpisodeRecord
@@ -60,36 +69,23 @@ def page(site: Site, view: View) -> Page:
         found = find_run(site, view)
         place, study = site.readers.of_run(found.state.id, found.run), found.state.id
         up = f"/s/{study}/runs/{found.run.run_id}"
-        at, up = f"{up}/e/", f"{up}{query_of(view, episodes='1', tokens='')}#episodes"
+        at, up = f"{up}/e/", f"{up}{view.query_with(episodes='1', tokens='')}#episodes"
     listed = site.readers.list(place)
     newest = listed[0].id if listed else NEWEST
     record, missing = site.readers.read(place, newest if name == NEWEST else name)
-    ids = [each.id for each in filter_episodes(listed, view)]
-    here = ids.index(record.id) if record.id in ids else -1
+    before, after = neighbours([each.id for each in filter_episodes(listed, view)], record.id)
     start, whole = view.number("from"), view.get("tokens") == "all"
     calls, following = piece(record, start, whole=whole)
     values = {
         "id": record.id, "study": study, "at": at, "up": up, "query": episode_query(view), "missing": missing,
-        "facts": [*facts(record), *_sums(record)], "levels": [label for _, label, _ in LEVELS], "whole": whole,
-        "before": ids[here - 1] if here > 0 else "", "after": ids[here + 1] if 0 <= here < len(ids) - 1 else "",
-        "calls": calls, "start": start, "next": "" if following is None else query_of(view, **{"from": str(following)}),
-        "switch": query_of(view, tokens="" if whole else "all"),
+        "facts": facts(record), "levels": [label for _, label, _ in LEVELS], "whole": whole,
+        "before": before, "after": after, "calls": calls, "start": start,
+        "next": following and view.query_with(**{"from": following}),
+        "switch": view.query_with(tokens="" if whole else "all"),
         # the plays of its group, in the order in which they began
         "mates": [each for each in reversed(listed) if record.group is not None and each.group == record.group],
     }  # fmt: skip
     return Page("episode.html.jinja", f"Episode {record.id}", values, study if record.state == "open" else "")
-
-
-def _sums(record: EpisodeRecord) -> list[tuple[str, str]]:
-    new, sampled = sum(len(call.context.ids) for call in record.record), record.tokens
-    logprobs = [value for call in record.record for value in call.sampled.logprobs]
-    prompts = sum(prompt_lengths(record.record).values())
-    counted = f"{prompts:,} in prompts ({new:,} of them new), {sampled:,} sampled"
-    return [("calls", f"{record.calls:,}"), ("tokens", counted), ("log-prob", _mean(logprobs))]
-
-
-def _mean(logprobs: Sequence[float]) -> str:
-    return f"{number(fsum(logprobs) / len(logprobs))} in the mean" if logprobs else "–"
 
 
 def piece(record: EpisodeRecord, start: int, *, whole: bool = False) -> tuple[list[ShownCall], int | None]:
@@ -107,9 +103,8 @@ def piece(record: EpisodeRecord, start: int, *, whole: bool = False) -> tuple[li
             return shown, begin
         words = list(islice(words_of(call, first, min(size, first + tokens), whole=whole), spans))
         end = first + sum(each.tokens for each in words)
-        ends = sorted({*call.sampled.versions[:1], *call.sampled.versions[-1:]})
         trained, cut = record.kind == "train" and call.trained, first > 0 or end < size
-        versions, mean = "–".join(f"v{version}" for version in ends), _mean(call.sampled.logprobs)
+        versions, mean = versions_of(call.sampled), mean_of(call.sampled.logprobs)
         shown.append(ShownCall(call, depth, prompts[call.index], versions, mean, trained, cut, words))
         if end < size:
             return shown, begin + end

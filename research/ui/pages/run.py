@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -11,15 +12,14 @@ from starlette.exceptions import HTTPException
 
 from research.controller.session import require_here
 from research.errors import NotReady
-from research.files import read_json
 from research.installation.servers import find_swarm
-from research.runs.files import STAGES, AttemptFolder, Evaluation, read_progress
+from research.orchestration.task_rows import attempt_rows, tracking_lines, training_lines
+from research.runs.files import STAGES, AttemptFolder, AttemptOutcome, Evaluation, read_progress
 from research.ui.charts import Chart, Series, line_chart
 from research.ui.episodes import hidden_plays
-from research.ui.site import Page, Site, View
+from research.ui.site import Page, Site, View, paged
 from studies import RunState, StudyState
-from studies.log.entries import AttemptState
-from studies.report.wording import duration
+from studies.checks.conditions import flatten
 from swarm.errors import SwarmError
 from swarm.wire import EpisodeSummary
 
@@ -47,54 +47,41 @@ def find_run(site: Site, view: View) -> FoundRun:
     """Return the run at an address; HTTPException (404) where the study has none of this name."""
     state, name = site.state(view.path["study"]), view.path["run"]
     every = [(entry, run) for entry in state.every_round for run in entry.all_runs.values()]
-    at = next((at for at, (_, run) in enumerate(every) if run.run_id == name), None)
-    if at is None:
+    names = [run.run_id for _, run in every]
+    if name not in names:
         raise HTTPException(404, f"study {state.id} has no run {name[:80]}")
-    names = ["", *(run.run_id for _, run in every), ""]
-    return FoundRun(state, *every[at], names[at], names[at + 2])
+    return FoundRun(state, *every[names.index(name)], *neighbours(names, name))
+
+
+def neighbours(names: Sequence[str], name: str) -> tuple[str, str]:
+    """Return what comes before and after a name, empty where nothing does."""
+    at, padded = names.index(name) if name in names else -1, ["", *names, ""]
+    return (padded[at], padded[at + 2]) if at >= 0 else ("", "")
 
 
 def page(site: Site, view: View) -> Page:
     found = find_run(site, view)
-    run, collected = found.run, found.run.collected or {}
+    run, metric, collected = found.run, found.run.spec.metric, found.run.collected or {}
     curves = site.curves.read(found.state.id, run, log=run.active is None)
     asked = tuple(dict.fromkeys(name for name in view.query.get("metric", ()) if name))
     metrics = asked or tuple(name for name in USUAL if name in curves.metrics) or curves.names[:1]
     threads = site.reviews(found.state.id).state().by_anchor()
-    conditions = run.conditions.model_dump(exclude_none=True) if run.conditions is not None else {}
-    files = [(kind, collected[kind]) for kind in ("snapshot", "evaluation") if kind in collected]
     values = {
         "study": found.state.id, "found": found, "run": run, "at": f"/s/{found.state.id}/runs/{run.run_id}",
         "charts": [_chart(name, curves.points(name)) for name in metrics[:MOST_CHARTS]], "asked": asked,
-        "names": [name for name in curves.names if name not in metrics], "fault": curves.fault,
-        "waits": [wait.text for wait in curves.snapshot.waits] if curves.snapshot else [],
-        "alarms": collected.get("alarms", ()), "spec": list(_spec(run)), "sources": run.spec.sources,
-        "conditions": list(_flat(conditions)), "files": files, "plays": _plays(site, view, found, threads),
-        "threads": threads, "training": _episodes(site, view, found), "query": episode_query(view),
-        "lines": sorted(_lines(site, found), key=lambda line: line[0]),
+        "names": [name for name in curves.names if name not in metrics], "curves": curves, "collected": collected,
+        "spec": {"metric": metric.key, "split": metric.split, "design": run.spec.design_hash, **flatten(run.spec.job)},
+        "conditions": flatten(run.conditions.model_dump(exclude_none=True)) if run.conditions else {},
+        "plays": _plays(site, view, found, threads), "threads": threads, "training": _episodes(site, view, found),
+        "query": episode_query(view), "lines": sorted(_lines(site, found), key=lambda line: line[0]),
     }  # fmt: skip
-    return Page(
-        "run.html.jinja", f"Run {run.run_id[:8]}, {run.spec.arm}", values, found.state.id, found.state.head_hash
-    )
+    title = f"Run {run.run_id[:8]}, {run.spec.arm}"
+    return Page("run.html.jinja", title, values, found.state.id, found.state.head_hash)
 
 
 def _chart(name: str, points: Sequence[tuple[float, float]]) -> Chart:
     series = [Series(name, tuple(points))] if points else []
     return line_chart(f"curve-{''.join(c if c.isalnum() else '-' for c in name)}", name, "step", series, height=130)
-
-
-def _spec(run: RunState) -> Iterator[tuple[str, str]]:
-    spec = run.spec
-    yield from (("metric", spec.metric.key), ("split", spec.metric.split), ("design", spec.design_hash))
-    yield from _flat(spec.job)
-
-
-def _flat(fields: Mapping[str, Any], lead: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in fields.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{lead}{name}.")
-        else:
-            yield f"{lead}{name}", str(value)
 
 
 def _plays(site: Site, view: View, found: FoundRun, threads: Container[str]) -> dict[str, Any]:
@@ -104,8 +91,7 @@ def _plays(site: Site, view: View, found: FoundRun, threads: Container[str]) -> 
         require_here(site.home, site.log, found.state)
         read = hidden_plays(site.folder(found.state.id), found.run)
     except NotReady as error:
-        broken = found.run.collected is not None
-        return {"fault": str(error) if broken else "", "none": str(error), "parts": {}, "rows": ()}
+        return {"fault": str(error) if found.run.collected else "", "none": str(error), "rows": ()}
     during = {f"after step {each.policy_version}": each for each in read.during}
     own: dict[str, Evaluation | None] = {"before": read.initial, **during, "after": read.final, "elsewhere": read.other}
     parts = {name: each for name, each in own.items() if each is not None}
@@ -119,10 +105,10 @@ def _plays(site: Site, view: View, found: FoundRun, threads: Container[str]) -> 
     ]
     rows.sort(key=lambda row: (row[2] not in threads, row[1] is None, row[0].reward))
     most = len(rows) if view.get("plays") == "all" else PLAYS
+    solved = {part: (sum(e.success for e in each.episodes), len(each.episodes)) for part, each in parts.items()}
     return {
-        "fault": "", "none": "", "parts": {part: sum(e.success for e in each.episodes) for part, each in parts.items()},
-        "of": {part: len(each.episodes) for part, each in parts.items()}, "name": name, "split": chosen.split,
-        "words": words, "rows": rows[:most], "count": len(rows),
+        "fault": "", "none": "", "parts": solved, "name": name, "split": chosen.split, "words": words,
+        "rows": rows[:most], "count": len(rows),
     }  # fmt: skip
 
 
@@ -148,19 +134,7 @@ def _episodes(site: Site, view: View, found: FoundRun) -> dict[str, Any]:
         listed = site.readers.list(place)
     except (NotReady, SwarmError) as error:
         return {**none, "said": str(error)}
-    fitting = filter_episodes(listed, view)
-    first = min(view.number("from"), max(0, len(fitting) - 1)) // ROWS * ROWS
-    after, before = (query_of(view, episodes="1", **{"from": str(at)}) for at in (first + ROWS, first - ROWS))
-    return {
-        "said": "", "rows": fitting[first : first + ROWS], "count": len(fitting), "known": len(listed), "first": first,
-        "next": after if first + ROWS < len(fitting) else "", "before": before if first else "",
-    }  # fmt: skip
-
-
-def query_of(view: View, **changes: str) -> str:
-    """Return this page's address with some of its query changed, from its beginning on unless that is changed too."""
-    query = {name: values[-1] for name, values in view.query.items() if name != "from"} | changes
-    return f"?{urlencode({name: value for name, value in query.items() if value})}"
+    return {"said": "", "known": len(listed), **paged(view, filter_episodes(listed, view), ROWS, episodes="1")}
 
 
 def episode_query(view: View) -> str:
@@ -171,35 +145,19 @@ def episode_query(view: View) -> str:
 
 def _lines(site: Site, found: FoundRun) -> Iterator[tuple[datetime, str]]:
     """Yield what happened in a run, as its log and its attempts' own files say."""
-    if found.run.planned:
-        yield datetime.fromisoformat(found.run.planned), "it is planned"
+    for number, row in enumerate(attempt_rows(found.entry, found.run), 1):
+        for each in row.states:
+            yield each.at, f"try {number}: {each.name}{f': {each.message}' if each.message else ''}"
     for attempt in found.run.attempts:
-        yield from _attempt_lines(site, found, attempt)
-    if found.run.settled:
-        code = ": ".join(found.run.invalid) if found.run.invalid else "its results are collected"
-        yield datetime.fromisoformat(found.run.settled), code
-
-
-def _attempt_lines(site: Site, found: FoundRun, attempt: AttemptState) -> Iterator[tuple[datetime, str]]:
-    folder = AttemptFolder(site.home.attempt(found.state.id, found.run.run_id, attempt.number))
-    began, name = datetime.fromisoformat(attempt.launched), f"try {attempt.number}"
-    went = "" if attempt.resumed_at is None else f" and goes on after step {attempt.resumed_at}"
-    yield began, f"{name} starts{went}{': ' + attempt.why if attempt.why else ''}"
-    try:
-        stages = dict((read_json(folder.outcome) or {}).get("stages", {}))
-    except (OSError, ValueError, TypeError, AttributeError):  # for display only
-        stages = {}
-    at = began
-    for stage, begins in STAGES.items() if attempt.status is not None else ():
-        if isinstance(seconds := stages.get(stage), int | float):
-            yield at, f"{name}: {begins}"
-            at += timedelta(seconds=seconds)
-    if attempt.status is None and (now := read_progress(folder)) is not None:
-        solved = "" if now.train_success is None else f", solved {now.train_success:.3f}"
-        hidden = "" if now.hidden_success is None else f", hidden tasks {now.hidden_success:.3f}"
-        told = f"{name}: {STAGES[now.stage]}; step {now.step} of {now.steps}{solved}{hidden}"
-        yield began + timedelta(seconds=now.seconds), told
-    if attempt.status is not None and attempt.ended:
-        why = ": ".join(filter(None, (attempt.code, attempt.reason)))
-        told = f"{name} {attempt.status} after {duration(attempt.seconds or 0.0)}{': ' + why if why else ''}"
-        yield datetime.fromisoformat(attempt.ended), told
+        folder = AttemptFolder(site.home.attempt(found.state.id, found.run.run_id, attempt.number))
+        lines = list(tracking_lines(attempt, folder, site.folder(found.state.id)))
+        if attempt.status is None and (now := read_progress(folder)) is not None:
+            lines += training_lines(attempt, now)
+        yield from ((line.at, f"try {attempt.number}: {line.text}") for line in lines)
+        with suppress(OSError, ValueError):  # for display only
+            at, outcome = datetime.fromisoformat(attempt.launched), folder.outcome.read_bytes()
+            stages = AttemptOutcome.model_validate_json(outcome).stages
+            for stage, begins in STAGES.items():
+                if stage in stages:
+                    yield at, f"try {attempt.number}: {begins}"
+                    at += timedelta(seconds=stages[stage])

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from research.controller.progress import format_success
 from research.installation.servers import servers
 from research.runs.files import AttemptFolder, AttemptProgress, read_progress
 from research.ui.charts import Chart, Look
 from research.ui.curves import CurveReader, PlottedRun, RunCurves, metric_chart
-from research.ui.site import Page, Site, View
+from research.ui.site import Page, Site, View, paged
 from studies import RunState, StudyState
 from studies.report.evidence import REWARDS, SUCCESS
 from studies.report.wording import duration, number
@@ -82,28 +81,20 @@ def page(site: Site, view: View) -> Page:
     if not study:
         every = list(_running(every))
     shown = select(every, asked, view.get("sort"))
-    most = len(shown) if view.static else ROWS
-    first = min(view.number("from"), max(0, len(shown) - 1)) // ROWS * ROWS
+    part = paged(view, shown, max(1, len(shown)) if view.static else ROWS)
     beside = select(every, {"round": asked["round"]})
     charts, names = _charts(site.curves, beside, shown, view)
     values = {
-        "study": study, "count": len(every), "shown": len(shown), "asked": asked, "sorts": tuple(SORTS),
+        "study": study, "total": len(every), "asked": asked, "sorts": tuple(SORTS),
         "filters": {
             name: dict(sorted(Counter(each.facets[at] for each in every).items())) for at, name in enumerate(FILTERS)
         },
         "charts": charts, "metrics": [chart.label for chart in charts], "names": sorted(names),
         "steps": view.get("x") == "steps",
         "servers": [] if study else list(_servers(site)),
-        "rows": [_row(site, each) for each in shown[first : first + most]], "first": first,
-        "next": _address(view, first + most) if first + most < len(shown) else "",
-        "before": _address(view, first - most) if first else "",
+        **part, "rows": [_row(site, each) for each in part["rows"]],
     }  # fmt: skip
     return Page("runs.html.jinja", f"Runs of {study}" if study else "What trains now", values, study or "*")
-
-
-def _address(view: View, first: int) -> str:
-    query = [(name, value) for name, values in view.query.items() if name != "from" for value in values if value]
-    return f"?{urlencode([*query, ('from', first)])}"
 
 
 def _training(site: Site) -> Iterator[StudyState]:

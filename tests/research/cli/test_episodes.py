@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from research.cli.episodes import episode_page, episode_screen
+from studies.report.wording import number
 from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
 from tests.research.cli.conftest import Ajet, own_server, small_job
 from tests.research.shown.records import BRANCHED, call, episode
@@ -24,7 +25,7 @@ def test_the_sums_of_an_episode_are_those_of_all_its_calls() -> None:
     seen = drawn(BRANCHED)
     mean = (3 * -0.05 + 4 * -1.0 - 3.0 + 3 * -6.0 + 2 * -0.05) / 13
     assert "(30 of them new), 13 sampled" in seen
-    assert f"{mean:.3f} in the mean" in seen
+    assert f"{number(mean)} in the mean" in seen
 
 
 def test_nothing_in_a_token_moves_the_cursor_or_hides() -> None:
@@ -41,7 +42,7 @@ def test_a_value_stands_in_one_line() -> None:
 def test_the_screen_shows_branches_cuts_sums_and_a_legend() -> None:
     seen = drawn(BRANCHED)
     for words in (
-        "episode e-1", "call 3 after 0", "fork", "cut short", "Name a town.↵", "Brest·é", "and more", "-3.000",
+        "episode e-1", "call 3 after 0", "fork", "cut short", "Name a town.↵", "Brest·é", "and more", "−3.000",
     ):  # fmt: skip
         assert words in seen, words
     told = call(0, None, "start", "Lyon").model_copy(update={"reward": 0.25, "agent": "solver\x1b"})

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +10,8 @@ import pytest
 from research.errors import NotReady
 from research.installation.home import Home
 from research.runs.files import AttemptFolder
-from research.ui.episodes import IDLE_S, MOST_READERS, PRUNED, EpisodeReaders, Place, Reader, hidden_plays
+from research.ui import episodes
+from research.ui.episodes import MOST_READERS, PRUNED, EpisodeReaders, Place, Reader, hidden_plays
 from research.ui.pages.episode import page
 from research.ui.site import Site, render
 from studies import RunState
@@ -37,25 +38,23 @@ def trained(home: Home, study: str, run: RunState) -> list[str]:
     return asyncio.run(train(AttemptFolder(home.attempt(study, run.run_id, run.attempts[-1].number)).server))
 
 
+ECHO = "import sys; [print(line, end='', flush=True) for line in sys.stdin]"
+
+
 class Started:
-    """Starts processes that do nothing in the place of readers, and has a clock of its own."""
+    """Starts processes that give a question back in the place of readers."""
 
-    def __init__(self, home: Home) -> None:
-        self.places, self.processes, self.now = list[Path](), list[subprocess.Popen[bytes]](), 0.0
-        self.readers = EpisodeReaders(home, self.start, lambda: self.now)
+    def __init__(self, home: Home, code: str = ECHO) -> None:
+        self.readers = EpisodeReaders(home, lambda place, models: self.start())
+        self.started, self.code = list[Reader](), code
 
-    def start(self, place: Place, models: Path) -> Reader:
-        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        self.places.append(place.folder)
-        self.processes.append(process)
-        return Reader(process, f"http://127.0.0.1:{len(self.places)}", "key")
-
-    def ask(self, name: str) -> str:
-        return self.readers._connect(Place(Path("/nowhere") / name))[0]
+    def start(self) -> Reader:
+        self.started.append(Reader([sys.executable, "-c", self.code]))
+        return self.started[-1]
 
     @property
     def lives(self) -> list[bool]:
-        return [process.poll() is None for process in self.processes]
+        return [reader.process.poll() is None for reader in self.started]
 
 
 @pytest.mark.slow
@@ -73,32 +72,45 @@ def test_episodes_of_a_run_that_ended_are_read_with_every_token_and_nothing_is_l
     assert (gone.record.record, gone.missing) == ((), PRUNED)
     with pytest.raises(NotFound):
         readers.read(place, "nobody")
-    ((reader),) = readers._open.values()
+    (reader,) = readers._open.values()
     readers.close()
-    assert reader.process.poll() is not None
-    with pytest.raises(NotReady, match=r"store\.sqlite3"):
-        readers.list(Place(place.folder.parent))
+    assert reader.process.poll() == 0
+    for nowhere in (place.folder.parent, Path("/nowhere\n")):
+        with pytest.raises(NotReady, match=r"store\.sqlite3"):
+            readers.list(Place(nowhere))
+    readers.close()
 
 
-def test_a_reader_is_started_once_two_at_a_time_and_ends_idle(home: Home) -> None:
-    started = Started(home)
-    first = started.ask("a")
-    started.now = 1.0
-    assert (started.ask("a"), len(started.places)) == (first, 1)
-    for name in "bc":
-        started.ask(name)
+def test_a_reader_is_started_once_for_a_store_as_it_is_and_two_at_a_time(home: Home, tmp_path: Path) -> None:
+    started, store = Started(home), tmp_path / "store.sqlite3"
+    store.touch()
+    first = started.readers._reader(Place(tmp_path))
+    assert started.readers._reader(Place(tmp_path)) is first
+    assert first.ask(dict, limit=3) == {"limit": 3}
+    os.utime(store, (1, 1))  # its server ran again
+    assert started.readers._reader(Place(tmp_path)) is not first
+    started.readers._reader(Place(tmp_path / "other"))
     assert started.lives == [False, True, True][: MOST_READERS + 1]
-    started.now = IDLE_S
-    started.ask("c")
-    started.now = IDLE_S + 2.0
-    started.readers.end_idle()
-    assert started.lives == [False, False, True]
-    started.processes[2].kill()
-    started.processes[2].wait()
-    started.ask("c")
-    assert started.lives == [False, False, False, True]
+    started.started[1].process.kill()
+    started.started[1].process.wait()
+    started.readers._reader(Place(tmp_path))
+    assert started.lives == [False, False, True, True]
     started.readers.close()
     assert started.lives == [False] * 4
+    with pytest.raises(NotReady):
+        first.ask(dict, limit=4)
+
+
+@pytest.mark.parametrize("code", ["input(); print('{')", "input(); raise SystemExit('no: room')", "while 1: input()"])
+def test_a_reader_that_ends_or_hangs_is_told_in_one_line_and_is_gone(
+    home: Home, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episodes, "ANSWER_S", 0.5)
+    reader = Started(home, code).start()
+    with pytest.raises(NotReady, match=r"room|load the page again"):
+        reader.ask(dict, limit=1)
+    reader.end()
+    assert reader.process.poll() is not None
 
 
 def test_a_run_that_has_no_episodes_says_why_in_one_line(home: Home, site: Site, study: str, run: RunState) -> None:

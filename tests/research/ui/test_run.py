@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from research.installation.home import Home
-from research.runs.files import AttemptFolder
+from research.runs.files import STAGES, AttemptFolder, AttemptOutcome
 from research.ui.access import Role
 from research.ui.episodes import Place
 from research.ui.pages import run as run_page
@@ -113,14 +112,15 @@ def test_the_lines_of_a_try_are_its_stages_one_after_the_other(
 ) -> None:
     folder = AttemptFolder(home.attempt(study, run.run_id, 1))
     folder.path.mkdir(parents=True)
-    folder.outcome.write_text(
-        json.dumps({"stages": {"boot": 2.0, "final": 1.0, "train": 3.0, "stop": "x", "odd": 1.0}})
-    )
-    lines = page(site, view_of(study=study, run=run.run_id)).values["lines"]
+    stages = {"boot": 2.0, "final": 1.0, "train": 3.0, "odd": 1.0}
+    outcome = AttemptOutcome(status="finished", code="ok", seconds=6.0, stages=stages)
+    folder.outcome.write_text(outcome.model_dump_json())
+    view = view_of(study=study, run=run.run_id)
+    lines = page(site, view).values["lines"]
     told = [text for _, text in lines]
     assert [lines[at][0] for at in range(len(lines))] == sorted(at for at, _ in lines)
-    assert [text for text in told if text.startswith("try 1: ")] == [
+    assert [text for text in told if text in {f"try 1: {begins}" for begins in STAGES.values()}] == [
         "try 1: its server starts", "try 1: training begins", "try 1: hidden tasks are played after training",
     ]  # fmt: skip
     folder.outcome.write_text("[]")
-    assert page(site, view_of(study=study, run=run.run_id)).values["lines"]
+    assert page(site, view).values["lines"]

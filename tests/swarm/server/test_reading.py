@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
-from starlette.testclient import TestClient
 
-from swarm.client import SwarmClient
-from swarm.server import make_app
+from swarm.errors import ServerFailed
+from swarm.server import reading
 from swarm.server.__main__ import main
-from swarm.server.reading import ReadingServer, readable_store
-from swarm.server.watching import Inspection
+from swarm.server.reading import answer_lines
 from swarm.wire import EpisodeRecord
 from tests.swarm.server.support import Served, job, serving
+
+
+async def ask(folder: Path, *questions: object) -> list[dict[str, Any]]:
+    """Return what a reader of a folder answers to questions, each in a line."""
+    end, begin = os.pipe()
+    with os.fdopen(begin, "w") as asked:
+        asked.writelines(json.dumps(question) + "\n" for question in questions)
+    told = StringIO()
+    with os.fdopen(end) as lines:
+        await asyncio.to_thread(answer_lines, folder, folder, lines, told)
+    return [json.loads(line) for line in told.getvalue().splitlines()]
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -46,11 +59,11 @@ async def test_what_a_server_wrote_is_read_with_its_texts_and_nothing_is_written
 ) -> None:
     folder, whole = ended
     before = files(folder)
-    with readable_store(folder) as store:
-        inspection = Inspection(ReadingServer(folder, folder, store))
-        assert [one.id for one in (await inspection.episodes()).episodes] == [whole.id]
-        read = await inspection.episode(whole.id)
-    assert (read.record, read.state, read.reward) == (whole.record, "ended", 1.0)
+    listed, found, nobody = await ask(folder, {"limit": 10}, {"episode": whole.id}, {"episode": "../" * 4000})
+    assert [one["id"] for one in listed["episodes"]] == [whole.id]
+    read = EpisodeRecord.model_validate(found["record"])
+    assert (read.record, read.state, read.reward, found["reason"]) == (whole.record, "ended", 1.0, "")
+    assert nobody["record"] is None
     assert files(folder) == before
 
 
@@ -60,8 +73,8 @@ async def test_of_a_server_that_was_killed_all_is_read_that_it_had_committed(tmp
         killed = Path(shutil.copytree(tmp_path / "server", tmp_path / "killed"))
     assert (killed / "store.sqlite3-wal").stat().st_size
     before = files(killed)
-    with readable_store(killed) as store:
-        assert (await Inspection(ReadingServer(killed, killed, store)).episode(whole.id)).record == whole.record
+    (found,) = await ask(killed, {"episode": whole.id})
+    assert EpisodeRecord.model_validate(found["record"]).record == whole.record
     assert files(killed) == before
 
 
@@ -73,24 +86,28 @@ async def test_where_the_folder_of_the_model_is_gone_there_are_ids_and_the_reaso
         (record,) = store.execute("SELECT job FROM trainings").fetchone()
         store.execute("UPDATE trainings SET job = ?", (record.replace('"fake"', '"local"'),))
     store.close()
-    with readable_store(tmp_path / "server") as url:
-        reading = ReadingServer(tmp_path / "server", tmp_path, url)
-        read = await Inspection(reading).episode(whole.id)
-        assert str(tmp_path / "gone") in (reading.status().reason or "")
+    (found,) = await ask(tmp_path / "server", {"episode": whole.id})
+    assert str(tmp_path / "gone") in found["reason"]
+    read = EpisodeRecord.model_validate(found["record"])
     assert [call.sampled.ids for call in read.record] == [call.sampled.ids for call in whole.record]
     assert not any(call.sampled.texts for call in read.record)
 
 
-async def test_a_viewer_reads_and_changes_nothing(ended: tuple[Path, EpisodeRecord]) -> None:
-    folder, whole = ended
-    with readable_store(folder) as store:
-        server = ReadingServer(folder, folder, store)
-        client = TestClient(make_app(server), headers={"authorization": f"Bearer {server.keys.role_key('viewer')}"})
-        assert client.get(f"/episodes/{whole.id}").json()["id"] == whole.id
-        refused = [client.post("/job", json={}), client.post("/engine/start"), client.get("/samples")]
-        assert [answer.status_code for answer in refused] == [403, 403, 403]
-        assert client.get("/episodes", headers={"authorization": "Bearer x"}).status_code == 401
-        assert client.get("/streams").status_code == 503
+async def test_what_cannot_be_read_is_an_answer_and_a_reader_that_nobody_asks_ends(
+    ended: tuple[Path, EpisodeRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ended[0] / "store.sqlite3"
+    with sqlite3.connect(store) as written:
+        written.execute("UPDATE alembic_version SET version_num = 'later'")
+    written.close()
+    with pytest.raises(ServerFailed, match="later"):
+        await ask(ended[0], {"limit": 1})
+    store.write_bytes(b"junk" * 1000)
+    assert [list(answer) for answer in await ask(ended[0], {"limit": 1}, {"episode": "e"})] == [["error"]] * 2
+    monkeypatch.setattr(reading, "IDLE_S", 0.0)
+    end, begin = os.pipe()
+    with os.fdopen(end) as asked, os.fdopen(begin, "w"):
+        await asyncio.to_thread(answer_lines, ended[0], ended[0], asked, StringIO())
 
 
 def test_a_folder_that_is_no_servers_or_whose_server_runs_is_refused(
@@ -98,21 +115,15 @@ def test_a_folder_that_is_no_servers_or_whose_server_runs_is_refused(
 ) -> None:
     (tmp_path / "none").mkdir()
     with FileLock(ended[0] / "server.lock"):
-        for folder, *options in ((tmp_path / "none",), (ended[0],), (ended[0], "--host", "0.0.0.0")):
-            assert main(["--read", str(folder), *options]) == 2
+        for folder in (tmp_path / "none", ended[0]):
+            assert main(["--read", str(folder)]) == 2
             assert len(capsys.readouterr().err.splitlines()) == 1
     assert list((tmp_path / "none").iterdir()) == []
 
 
 @pytest.mark.slow
-def test_a_reader_prints_address_and_key_and_ends_with_its_input(ended: tuple[Path, EpisodeRecord]) -> None:
+def test_a_reader_ends_with_who_asks_it(ended: tuple[Path, EpisodeRecord]) -> None:
     folder, whole = ended
-    command = [sys.executable, "-m", "swarm.server", "--read", str(folder), "--port", "0"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with process, SwarmClient(*json.loads(process.stdout.readline()).values()) as client:
-        assert [one.id for one in client.episodes(10).episodes] == [whole.id]
-        assert client.episode(whole.id).record == whole.record
-        process.stdin.close()
-    assert process.returncode == 0
+    command = [sys.executable, "-m", "swarm.server", "--read", str(folder)]
+    done = subprocess.run(command, input=json.dumps({"episode": whole.id}), capture_output=True, text=True, check=True)
+    assert EpisodeRecord.model_validate(json.loads(done.stdout)["record"]).record == whole.record
