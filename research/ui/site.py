@@ -236,14 +236,20 @@ class Site:
     def reviews(self, study: str) -> ReviewLog:
         return ReviewLog(self.log, study)
 
+    def reviewed(self, study: str) -> ReviewState:
+        """Return what people said of a study; nothing, and the fault, where their chain is not whole."""
+        try:
+            return self.reviews(study).state()
+        except LogCorrupt as error:
+            return ReviewState(fault=str(error))
+
     def review_states(self) -> Mapping[str, ReviewState]:
         """Return what people said of each study of which somebody said something; read again where it moved."""
         heads = review_heads(self.log)
         known = self._reviewed
         found = {study: known[study] for study, head in heads.items() if study in known and known[study].head == head}
         for study in heads.keys() - found.keys():
-            with suppress(LogCorrupt):  # the study's own page says so
-                found[study] = self.reviews(study).state()
+            found[study] = self.reviewed(study)  # whose own page says what is wrong with it
         self._reviewed = found
         return found
 

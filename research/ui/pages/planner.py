@@ -46,7 +46,7 @@ def page(site: Site, view: View) -> Page:
             for entry in state.amendments if entry.amendment.kind == "note"
         ],
         "calibration": [] if record is None else record.forecasters, "scored": record is not None,
-        "scores": describe_scores, "bins": describe_bins, "threads": site.reviews(state.id).state().by_anchor(),
+        "scores": describe_scores, "bins": describe_bins, "threads": site.reviewed(state.id).by_anchor(),
         "may_note": state.takes_notes and not view.static, "node_words": lambda text: _doubts(state, text, read),
     }  # fmt: skip
     return Page("planner.html.jinja", f"Planner of {state.id}", values, state.id, state.head_hash)

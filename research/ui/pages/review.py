@@ -56,7 +56,7 @@ _AFTER_CLAIMS = ("plan", "deviations", "analyses", "ledgers")
 
 def page(site: Site, view: View) -> Page:
     state = site.state(view.path["study"])
-    checked, reviewed = find_checked(site, state, view), site.reviews(state.id).state()
+    checked, reviewed = find_checked(site, state, view), site.reviewed(state.id)
     content = None if checked is None else checked.content
     body = () if content is None else content.body
     threads, runs = reviewed.by_anchor(), state.every_run.values()

@@ -60,7 +60,7 @@ def page(site: Site, view: View) -> Page:
     curves = site.curves.read(found.state.id, run, log=run.active is None)
     asked = tuple(dict.fromkeys(name for name in view.query.get("metric", ()) if name))
     metrics = asked or tuple(name for name in USUAL if name in curves.metrics) or curves.names[:1]
-    threads = site.reviews(found.state.id).state().by_anchor()
+    threads = site.reviewed(found.state.id).by_anchor()
     conditions = run.conditions.model_dump(exclude_none=True) if run.conditions is not None else {}
     files = [(kind, collected[kind]) for kind in ("snapshot", "evaluation") if kind in collected]
     values = {
