@@ -168,7 +168,7 @@ def _check(site: Site, view: View, form: Form) -> str:
 
 def _comment(site: Site, view: View, form: Form) -> str:
     checked = site.checked(_state(site, form)) if form["about"].startswith("threat ") else None
-    threats = [] if checked is None else checked.threats
+    threats = [] if checked is None else [remark.text for remark in checked.remarks]
     return _review(site, view, form, "comment", about=form["about"], text=form["text"], threats=threats)
 
 

@@ -50,8 +50,6 @@ PLAIN: Final = (
 LISTS: Final = ("vary", "held", "metric")
 """Options that are given several times: an entry of a form's field on each line."""
 _MOST_KEPT: Final = 64
-Asked = Mapping[str, str]
-"""Options by name, as a form has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ class Preview:
         return self.seen is not None or bool(self.refused)
 
 
-def read_options(asked: Asked, fixed: Mapping[str, Any] = {}) -> ResearchOptions:
+def read_options(asked: Mapping[str, str], fixed: Mapping[str, Any] = {}) -> ResearchOptions:
     """Return the options that a form asks for, with those that are `fixed`. Raise BadInput: for what reads files, too,
     as a page has none of its reader's."""
     given: dict[str, Any] = {name: text for name in PLAIN if (text := asked.get(name, "").strip())}
@@ -92,11 +90,6 @@ def read_options(asked: Asked, fixed: Mapping[str, Any] = {}) -> ResearchOptions
         return ResearchOptions.model_validate({**given, **fixed})
     except ValidationError as error:
         raise BadInput(f"expected options as `ajet research --help` says them; found {describe(error)}") from error
-
-
-def asks_model(asked: ResearchOptions) -> bool:
-    """Return whether a plan may cost money."""
-    return asked.planner != RulesPlanner.name and not asked.vary
 
 
 def make_preview(home: Home, log: EventLog, asked: ResearchOptions) -> Preview:
@@ -120,7 +113,7 @@ class Previews:
 
     def __init__(self, home: Home, log: EventLog) -> None:
         self._home, self._log = home, log
-        self._known: OrderedDict[str, tuple[Mapping[str, str], Future[Preview]]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, ...], tuple[Mapping[str, str], Future[Preview]]] = OrderedDict()
         self._begun: dict[str, str] = {}
         self._lock, self._beginning = threading.Lock(), threading.Lock()
         self._workers = ThreadPoolExecutor(2, "plan")
@@ -131,7 +124,8 @@ class Previews:
     def find(self, asked: ResearchOptions, *, ask_model: bool = False, wait_s: float = WAIT_S) -> Preview | None:
         """Return the preview of what is asked, one that is not done where it takes long. None for what a language
         model plans, before it is asked with `ask_model`; one by the rules is made again once any study moved."""
-        key, heads, free = asked.model_dump_json(), self._log.heads(), not asks_model(asked)
+        key, heads = asked.command(), self._log.heads()
+        free = asked.planner == RulesPlanner.name or bool(asked.vary)
         with self._lock:
             known = self._known.get(key)
             idle = known is None or known[1].done()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
@@ -22,6 +22,7 @@ from jinja2.ext import Extension
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
+from research.controller.session import has_controller
 from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.studies import find_study
@@ -39,12 +40,14 @@ from studies.proof import Proof, verdict_fault, verify
 from studies.records.verdict import Verdict
 from studies.report.build import LEVELS, file_hashes, template_filters
 from studies.report.content import ReportContent, report_content
-from studies.report.elements import Block, Remark, Remarks, Section
+from studies.report.elements import Remark, Remarks, walk
 from studies.report.evidence import gather_rounds
 
 T = TypeVar("T")
 FIRST_WAIT_S: Final = 0.6
 """How long a page waits for files to be checked before it says that they are being checked."""
+AT_WORK: Final = ("planning", "running", "judged")
+"""Statuses in which some controller should be at work."""
 THREATS: Final = ("failed", "threat", "feared")
 _MOST_KEPT: Final = 64
 
@@ -134,12 +137,9 @@ class CheckedStudy:
     @property
     def remarks(self) -> tuple[Remark, ...]:
         """What the report has as threats, in its order."""
-        return () if self.content is None else tuple(dict.fromkeys(_threats(self.content.body)))
-
-    @property
-    def threats(self) -> list[str]:
-        """The sentences that the report has as threats: they can be commented on."""
-        return [remark.text for remark in self.remarks]
+        blocks = walk(() if self.content is None else self.content.body)
+        found = [item for block in blocks if isinstance(block, Remarks) for item in block.items]
+        return tuple(dict.fromkeys(item for item in found if item.level in THREATS))
 
 
 def verdict_name(round: int, verdict: Verdict) -> str:
@@ -235,6 +235,12 @@ class Site:
             raise HTTPException(409, f"{name} was changed after it was written; see: ajet study verify {study}")
         return found
 
+    def is_driven(self, study: str, status: str) -> bool:
+        """Return whether a study has a controller, or needs none, or cannot be read."""
+        with suppress(StudiesError):
+            return status not in AT_WORK or has_controller(self.home, self.log, study)
+        return True
+
     def forget_checked(self, study: str) -> None:
         """Have a study's files checked again: they may have changed without an event."""
         with self._lock:
@@ -248,27 +254,25 @@ class Site:
     def reviews(self, study: str) -> ReviewLog:
         return ReviewLog(self.log, study)
 
+    def reviewed(self, study: str) -> ReviewState:
+        """Return what people said of a study; nothing, and the fault, where their chain is not whole."""
+        try:
+            return self.reviews(study).state()
+        except LogCorrupt as error:
+            return ReviewState(fault=str(error))
+
     def review_states(self) -> Mapping[str, ReviewState]:
         """Return what people said of each study of which somebody said something; read again where it moved."""
         heads = review_heads(self.log)
         known = self._reviewed
         found = {study: known[study] for study, head in heads.items() if study in known and known[study].head == head}
         for study in heads.keys() - found.keys():
-            with suppress(LogCorrupt):  # the study's own page says so
-                found[study] = self.reviews(study).state()
+            found[study] = self.reviewed(study)  # whose own page says what is wrong with it
         self._reviewed = found
         return found
 
 
 PageMaker = Callable[[Site, View], Page]
-
-
-def _threats(blocks: Iterable[Block]) -> Iterator[Remark]:
-    for block in blocks:
-        if isinstance(block, Section):
-            yield from _threats(block.blocks)
-        elif isinstance(block, Remarks):
-            yield from (item for item in block.items if item.level in THREATS)
 
 
 def check(state: StudyState, folder: Path) -> CheckedStudy:

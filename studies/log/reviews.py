@@ -93,6 +93,8 @@ class ReviewState:
     entries: tuple[Review, ...] = ()
     threads: tuple[Thread, ...] = ()
     signed: Mapping[str, Review] = field(default_factory=dict)
+    fault: str = ""
+    """Why nothing of it is shown, where its chain is not whole."""
 
     @property
     def head(self) -> str:

@@ -133,11 +133,9 @@ class Section:
 Block = Table | Text | Quote | Play | Remarks | Head | Drawing | Section
 
 
-def find_sections(blocks: Iterable[Block], *names: str) -> Iterator[Section]:
-    """Yield the sections of these ids or titles, at any depth."""
-    for block in blocks:
-        if isinstance(block, Section):
-            yield from [block] if {block.id, block.title} & {*names} else find_sections(block.blocks, *names)
+def find_sections(blocks: Iterable[Block], *names: str) -> list[Section]:
+    """Return the sections of these ids or titles, at any depth."""
+    return [block for block in walk(blocks) if isinstance(block, Section) and {block.id, block.title} & {*names}]
 
 
 def section(title: str, *blocks: Block | None, id: str = "", folded: bool = False) -> Section | None:
@@ -150,12 +148,15 @@ def drawing(name: str, figure: str, data: Any) -> Drawing | None:
     return Drawing(name, figure, data) if data else None
 
 
-def list_drawings(blocks: Iterable[Block]) -> Iterator[Drawing]:
+def walk(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield blocks and those within their sections, in the order of the page."""
     for block in blocks:
-        if isinstance(block, Drawing):
-            yield block
-        elif isinstance(block, Section):
-            yield from list_drawings(block.blocks)
+        yield block
+        yield from walk(block.blocks) if isinstance(block, Section) else ()
+
+
+def list_drawings(blocks: Iterable[Block]) -> list[Drawing]:
+    return [block for block in walk(blocks) if isinstance(block, Drawing)]
 
 
 def hash_cell(value: str) -> Cell:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from simlab.sim_run import Desk, Flight, resume
 from simlab.worlds import Planted
+from starlette.testclient import TestClient
 
 from research.files import read_json
 from research.installation.home import Home
@@ -25,6 +26,10 @@ from research.runs.files import (
     missing_versions,
     read_progress,
 )
+from research.ui.access import Access
+from research.ui.app import make_app
+from research.ui.pages.addresses import PAGES
+from research.ui.site import Site
 from studies import EventLog, EventType, StudyState, fold
 from studies.log.event_log import lock_error
 from studies.verdicts.judge import judge_hypothesis
@@ -106,6 +111,25 @@ def test_logs_verify_and_fold_to_what_they_did_locks_hold_and_each_verdict_is_co
             again = judge_hypothesis(state, verdict.hypothesis, look=verdict.look, phase=verdict.phase)
             check_says(again.model_dump(mode="json"), verdict.model_dump(mode="json", exclude={"reason"}), study)
             assert data(verdict.reason.encode()) <= data(again.reason.encode())
+
+
+@each_home
+def test_every_page_of_its_studies_shows(home: Path, unpack: Unpack, name: str) -> None:
+    place = Home(unpack(name, home), f"sqlite:///{home / 'ajet.db'}").prepare()
+    with closing(EventLog(place.database)) as log:
+        site = Site(place, log, Access(place.path / "ui/keys.json"))
+        with TestClient(make_app(site, PAGES, ["ui"]), base_url="http://ui") as browser:
+            browser.post("/sign-in", data={"key": site.access.owner_key})
+            found = ["/", "/runs", "/compare", "/ask"]
+            for study in log.studies():
+                state = site.state(study)
+                site.checked(state, 60.0)
+                claims = [f"{each.round}/{claim.id}" for each in state.rounds if each.design is not None
+                          for claim in each.design.hypotheses]  # fmt: skip
+                found += [f"/s/{study}{part}" for part in ("", "/runs", "/planner", "?verify=1")]
+                found += [f"/s/{study}/runs/{run}" for run in state.every_run]
+                found += [f"/ask?evidence={study}/{claim}" for claim in claims]
+            assert [address for address in found if browser.get(address).status_code != 200] == []
 
 
 @pytest.mark.slow

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
-from research.controller.session import has_controller
 from research.shown.listing import CORRUPT, ListedStudy
 from research.ui.site import Page, Site, View, paged
-from studies.errors import StudiesError
 from studies.log.reviews import ReviewState
 from studies.proof import DOES_NOT_FOLLOW
 from studies.report.wording import format_signed, span
@@ -17,8 +14,6 @@ from studies.report.wording import format_signed, span
 ROWS: Final = 50
 MOST_UNREAD: Final = 5
 Need = Mapping[str, Any]
-_AT_WORK: Final = ("planning", "running", "judged")
-"""Statuses in which some controller should be at work."""
 
 
 def page(site: Site, view: View) -> Page:
@@ -93,7 +88,7 @@ def _needs(site: Site, listed: Sequence[ListedStudy], rows: Sequence[Mapping[str
                 said = f"{verdict['hypothesis']}: {verdict['reason']}"
                 yield {"kind": "wrong", "what": "does not follow", "said": said, **_of(each)}
     for each in told:
-        if each["status"] in _AT_WORK and not _is_driven(site, each["study"]):
+        if not site.is_driven(each["study"], each["status"]):
             yield {"kind": "resume", "what": "nobody drives it", "said": f"{each['status']}, its controller is gone",
                    **_of(each)}  # fmt: skip
     unread = [(each, row) for each, row in zip(told, rows, strict=True) if row["review_kind"] == "review"]
@@ -113,9 +108,3 @@ def _needs(site: Site, listed: Sequence[ListedStudy], rows: Sequence[Mapping[str
 
 def _of(told: Mapping[str, Any]) -> dict[str, Any]:
     return {"study": told["study"], "head": told["head"], "since": "", "digest": "", "claims": ()}
-
-
-def _is_driven(site: Site, study: str) -> bool:
-    with suppress(StudiesError):
-        return has_controller(site.home, site.log, study)
-    return True

@@ -40,10 +40,13 @@ def page(site: Site, view: View) -> Page:
     values = {
         "state": state, "turns": turns, "ideas": [(note, revised.get(note.id)) for note in ideas],
         "doubted": "its files are being checked; load the page again" if checked is None else checked.fault_of_files,
-        "plan": list(find_sections(body, "plan")), "explorations": list(find_sections(body, TRIED)),
-        "questions": planner_questions(state), "guidance": _guidance(state, turns),
+        "plan": find_sections(body, "plan"), "explorations": find_sections(body, TRIED),
+        "questions": planner_questions(state), "guidance": [
+            (entry, next((turn for turn in turns if turn["seq"] > entry.seq), None))
+            for entry in state.amendments if entry.amendment.kind == "note"
+        ],
         "calibration": [] if record is None else record.forecasters, "scored": record is not None,
-        "scores": describe_scores, "bins": describe_bins, "threads": site.reviews(state.id).state().by_anchor(),
+        "scores": describe_scores, "bins": describe_bins, "threads": site.reviewed(state.id).by_anchor(),
         "may_note": state.takes_notes and not view.static, "node_words": lambda text: _doubts(state, text, read),
     }  # fmt: skip
     return Page("planner.html.jinja", f"Planner of {state.id}", values, state.id, state.head_hash)
@@ -109,9 +112,3 @@ def _doubts(state: StudyState, text: str, read: Sequence[str]) -> tuple[str, str
     """Return a planner's words on one line, and what in them no verdict, lock, mean or look bears out."""
     line = one_line(text)
     return line, mark(text, state.rounds, more=read)[len(line) :].strip(" ()")
-
-
-def _guidance(state: StudyState, turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    notes = [entry for entry in state.amendments if entry.amendment.kind == "note"]
-    after = [(entry, next((turn for turn in turns if turn["seq"] > entry.seq), None)) for entry in notes]
-    return [{"note": entry, "shown": turn and (turn["act"].turn or turn["number"])} for entry, turn in after]

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from research.controller.interventions import ACCEPTABLE
 from research.controller.progress import progress_of
-from research.controller.session import has_controller, require_here
+from research.controller.session import require_here
 from research.errors import NotReady
 from research.text import format_seconds
 from research.ui.charts import interval_bar
@@ -27,7 +27,6 @@ from studies.report.elements import (
     Drawing,
     Head,
     Point,
-    Remark,
     Remarks,
     Section,
     find_sections,
@@ -49,8 +48,6 @@ from studies.report.wording import (
 )
 from studies.verdicts.wording import deciding_interval, question_of
 
-AT_WORK = ("planning", "running", "judged")
-"""Statuses in which some controller should be at work."""
 _IN_CARDS = ("Verdict", "In practice", "Known", "Not known", "Tested")
 """How labels of a report's first lines begin that stand at the claims here."""
 _AFTER_CLAIMS = ("plan", "deviations", "analyses", "ledgers")
@@ -59,7 +56,7 @@ _AFTER_CLAIMS = ("plan", "deviations", "analyses", "ledgers")
 
 def page(site: Site, view: View) -> Page:
     state = site.state(view.path["study"])
-    checked, reviewed = find_checked(site, state, view), site.reviews(state.id).state()
+    checked, reviewed = find_checked(site, state, view), site.reviewed(state.id)
     content = None if checked is None else checked.content
     body = () if content is None else content.body
     threads, runs = reviewed.by_anchor(), state.every_run.values()
@@ -114,7 +111,7 @@ def _round(state: StudyState, each: StudyState, checked: CheckedStudy | None) ->
     answers = {answer.hypothesis: answer for answer in headline(each).answers}
     found, given_up = [], each in state.given_up
     body = checked.content.body if checked is not None and checked.content is not None else ()
-    own = list(find_sections(body, f"round-{each.round}")) if is_campaign(state) else body
+    own = find_sections(body, f"round-{each.round}") if is_campaign(state) else body
     if body:
         found = [claims.numbers_table(each), claims.mediator_table(each), claims.replication_table(each)]
     tested = [Head(tuple(Point("Tested", line) for line in question_of(each).tested), ())]
@@ -124,7 +121,7 @@ def _round(state: StudyState, each: StudyState, checked: CheckedStudy | None) ->
         "locked": each.locked is not None, "given_up": given_up,
         "cards": [_card(state, each, claim, answers.get(claim.id), checked) for claim in asked],
         "numbers": [table for table in found if table is not None],
-        "tried": list(find_sections(own, TRIED)),
+        "tried": find_sections(own, TRIED),
     }  # fmt: skip
 
 
@@ -135,10 +132,12 @@ def _card(
     faults = {} if checked is None else checked.faults
     again = next((found for found in each.replications if found.hypothesis == claim.id), None)
     may_end = each is state and claim in state.hypotheses and state.concluded_reason is None
+    where = {} if design is None else {"environment": design.environment}
     unit, guess = "" if design is None else design.metric.unit, (predicted.low, predicted.high)
     card: dict[str, Any] = {
         "about": f"r{each.round}/{claim.id}", "name": claim.id, "compared": describe_comparison(claim), "kind": "open",
-        "answer": answer, "verdict": verdict, "others": _others(claim, each), "locked": design is not None,
+        "answer": answer, "verdict": verdict, "others": f"/compare?{urlencode({'field': claim.variable, **where})}",
+        "locked": design is not None,
         "veto": each.vetoed.get(claim.id),
         "may_veto": may_end and claim.id not in each.vetoed and not each.is_settled(claim.id),
         "again": "" if again is None else faults.get(verdict_name(each.round, again), ""),
@@ -153,24 +152,17 @@ def _card(
     if checked.refused:
         return card | {"kind": "fault", "word": "not claimed", "fault": checked.refused}
     interval, looks = deciding_interval(design, verdict), planned_looks(design, verdict.phase)
-    low, high = (interval.low, interval.high) if interval is not None else (None, None)
+    low, high, level = (None, None, None) if interval is None else (interval.low, interval.high, interval.level)
     margin = verdict.equivalence.margin if verdict.equivalence is not None else design.equivalence_margin
     spent = verdict.last.alpha if verdict.last is not None else looks[min(verdict.look, len(looks)) - 1].alpha
-    level = None if interval is None else interval.level
     bar = interval_bar(verdict.estimate, low, high, level=level, margin=margin, predicted=guess, unit=unit)
     return card | {
         "kind": "judged", "checked_at": checked.at, "bar": bar,
         "observed": in_unit(format_signed(verdict.estimate, unit=unit), design.metric),
-        "interval": "" if interval is None else f"{span(low, high, unit=unit)} ({percent(interval.level)})",
+        "interval": "" if level is None else f"{span(low, high, unit=unit)} ({percent(level)})",
         "counts": describe_counts(verdict), "within": verdict.within_prediction,
         "level": f"{fine_percent(spent)} of {fine_percent(design.alpha)}", "look": f"{verdict.look} of {len(looks)}",
     }  # fmt: skip
-
-
-def _others(claim: Hypothesis, each: StudyState) -> str:
-    """Return the address of what all studies here found on a claim's field, in its environment."""
-    where = {"environment": each.design.environment} if each.design is not None else {}
-    return f"/compare?{urlencode({'field': claim.variable, **where})}"
 
 
 def _without_drawings(blocks: Iterable[Block]) -> Iterator[Block]:
@@ -190,11 +182,10 @@ def _pick(body: Iterable[Block], *ids: str) -> tuple[Block, ...]:
 
 def _list_threats(checked: CheckedStudy | None) -> Iterator[dict[str, Any]]:
     """Yield each threat with what a comment on it is about: one that begins as an earlier one is told with it."""
-    found: dict[str, list[Remark]] = {}
-    for threat in checked.remarks if checked is not None else ():
-        found.setdefault(threat_anchor(threat.text), []).append(threat)
-    for about, items in found.items():
-        yield {"blocks": [Remarks(tuple(items))], "about": about}
+    found = () if checked is None else checked.remarks
+    for about in dict.fromkeys(threat_anchor(threat.text) for threat in found):
+        blocks = [Remarks(tuple(threat for threat in found if threat_anchor(threat.text) == about))]
+        yield {"blocks": blocks, "about": about}
 
 
 def _figures(state: StudyState, checked: CheckedStudy | None) -> Iterator[Mapping[str, str]]:
@@ -217,14 +208,14 @@ def _address(state: StudyState, about: str) -> str:
 
 def _offers(site: Site, state: StudyState) -> dict[str, Any]:
     """Return what a person may do that would change something, by the name of its action."""
-    over, halted = state.concluded_reason is not None, state.stopped_reason is not None
-    driven = state.status not in AT_WORK or has_controller(site.home, site.log, state.id)
+    over, rests = state.concluded_reason is not None, not site.is_driven(state.id, state.status)
+    halted, rests = state.stopped_reason is not None, rests or state.paused_reason is not None
     known = {run.invalid[0] for run in state.every_run.values() if run.invalid is not None}
     known |= {line.partition(":")[0] for verdict in state.verdicts for line in verdict.violations}
     accepted = {entry.amendment.target for entry in state.amendments}
     return {
         "approve": state.open_question, "pause": not (over or halted or state.paused_reason is not None),
-        "resume": not over and (halted or state.paused_reason is not None or not driven), "stop": not (over or halted),
+        "resume": not over and (halted or rests), "stop": not (over or halted),
         "note": state.takes_notes, "budget": not over, "build": state.report is None,
         "accept": [] if over or state.design is None else sorted(known.intersection(ACCEPTABLE) - accepted),
     }  # fmt: skip

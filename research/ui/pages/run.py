@@ -65,7 +65,7 @@ def page(site: Site, view: View) -> Page:
     curves = site.curves.read(found.state.id, run, log=run.active is None)
     asked = tuple(dict.fromkeys(name for name in view.query.get("metric", ()) if name))
     metrics = asked or tuple(name for name in USUAL if name in curves.metrics) or curves.names[:1]
-    threads = site.reviews(found.state.id).state().by_anchor()
+    threads = site.reviewed(found.state.id).by_anchor()
     values = {
         "study": found.state.id, "found": found, "run": run, "at": f"/s/{found.state.id}/runs/{run.run_id}",
         "charts": [_chart(name, curves.points(name)) for name in metrics[:MOST_CHARTS]], "asked": asked,

@@ -326,6 +326,21 @@ def test_a_file_that_changed_without_an_event_is_seen_before_anybody_signs(site:
     assert site.reviews(study).state().entries == ()
 
 
+def test_a_forged_comment_takes_comments_and_signatures_away_and_not_the_study(site: Site, study: str) -> None:
+    reviewer = view_of("reviewer")
+    act(site, reviewer, "comment", form(site, study, about="r1/h1", text="fine"))
+    act(site, reviewer, "sign", form(site, study, decision="accept", text="as it is"))
+    with site.log.transaction("write") as connection:
+        connection.exec_driver_sql("update reviews set payload = replace(payload, 'fine', 'poor') where seq = 1")
+    page, html = shown(site, study)
+    assert cards(page)[0]["kind"] == "judged"
+    assert "review 1 (comment)" in html
+    assert "accepts it" not in html
+    assert "poor" not in html
+    with pytest.raises(LogCorrupt):
+        act(site, reviewer, "reply", form(site, study, to="1", text="why?"))
+
+
 def test_what_only_a_verification_finds_keeps_a_study_from_being_signed(site: Site, study: str) -> None:
     run = next(run for run in site.state(study).runs.values() if run.collected)
     assert run.collected is not None
