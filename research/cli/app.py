@@ -312,8 +312,6 @@ _WIDE = 160
 
 
 class _BareConsole(Console):
-    """A console that writes no control character but its own styles."""
-
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(strip_control_chars(segment.text), segment.style)

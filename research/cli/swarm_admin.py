@@ -198,6 +198,5 @@ def _stream_row(stream: StreamStatus, metrics: Mapping[str, float], job: Job | N
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the values of a row as its header names them."""
     forms = {"share": ".1%", "groups_per_batch": ".3g", **dict.fromkeys(_MEASURED, ".3f")}
     return tuple("-" if value is None else format(value, forms.get(name, "")) for name, value in row.items())

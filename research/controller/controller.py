@@ -240,7 +240,6 @@ class StudyController:
         return next_step(state, self.budget_left(state), int(state.settings["parallel"]))
 
     def _may_begin(self, state: StudyState, step: steps.Step) -> bool:
-        """Return whether a step can be done now: a launch once it has a slot, all else at any time."""
         if isinstance(step, TAKES_LONG):
             self._slots.yield_slot()
         if not isinstance(step, steps.Launch):
@@ -333,7 +332,6 @@ class StudyController:
                 self._append(EventType.REPORT_BUILT, **report.payload())
 
     def _judge(self, state: StudyState, step: steps.Judge) -> None:
-        """Give up runs whose files are spoilt, else write down the verdict, which a changed lock makes invalid."""
         spoilt = tuple(find_spoilt_runs(state, self._folder, step.phase))
         for run, code, reason in spoilt:
             self._launcher.invalidate(run, code, reason)
@@ -343,7 +341,6 @@ class StudyController:
             self._append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
 
     def _repair(self, state: StudyState, crash: RunState) -> None:
-        """Have code that crashed repaired, give up what its lock led to, and lock it anew; or write down why not."""
         answer = self._closing.ask_repair(state, crash, self.budget_left(state))
         if isinstance(answer, str):
             return self._append(EventType.DECISION_TAKEN, rule=REPAIR_RULE, action="end", reason=answer)

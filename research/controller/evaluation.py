@@ -313,7 +313,6 @@ class ActionCheck:
         return inputs.compile(context.hypotheses, action, search=context.search)
 
     def _check_text(self, action: actions.Action) -> None:
-        """Raise DesignRefused for what is wrong with a text, an answer's or that of repaired code."""
         context = self._context
         if isinstance(action, actions.Review) and not {*action.unsupported} <= {*range(1, len(context.sentences) + 1)}:
             raise DesignRefused(f"expected numbers up to {len(context.sentences)}; found {action.unsupported}")

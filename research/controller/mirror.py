@@ -154,7 +154,6 @@ class AttemptCopy:
         self.sending = self._client.start("send", self._folder.log("wandb"), log=str(log), live=live)
 
     def _check_process(self, sending: WandbProcess, *, awaited: bool) -> None:
-        """See whether a sending ended; end that of a log which nobody will close, or that takes too long."""
         code, over_at = sending.poll(), self._over_at
         if code is None and awaited and (over_at is None or self._now() - over_at < ENDING_S):
             return

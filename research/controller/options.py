@@ -73,7 +73,6 @@ _FLAGS = {"held": "--set", "shape": "--as"}
 
 
 def _option(help: str, *names: str, form: Mapping[str, Any] | None = None, **shown: Any) -> tuple[Any, Any]:
-    """Return an option of the command line, and what Prefect's form shows and checks of it."""
     return typer.Option(*names, help=help, **shown), Field(description=help, json_schema_extra={**(form or {})})
 
 
@@ -326,7 +325,6 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
 
 
 def _require_explorable(asked: ResearchOptions, wanted: RequestedComparison, parsed: ParsedTopic | None) -> None:
-    """Raise BadInput for what makes no sense where one run of each arm is made and nothing is tested."""
     alone = {"rounds": (asked.rounds or 1) > 1, "extend-to": asked.extend_to, "mediator": asked.mediator}
     if other := next((flag for flag, given in alone.items() if given), None):
         why = "as each arm has one run and nothing is tested"
@@ -344,7 +342,6 @@ def _require_explorable(asked: ResearchOptions, wanted: RequestedComparison, par
 def _set_environment(
     comparison: RequestedComparison, topic: str, environment: str | None, reward: str | None, note: Note
 ) -> RequestedComparison:
-    """Return the comparison in the environment that is asked for; what is not built in is brought here."""
     if environment is None and reward is not None:
         raise BadEnvironment("expected --reward beside --env TASKS.jsonl; found it alone; name the tasks it judges")
     home = Home.locate()
@@ -359,7 +356,6 @@ def _set_environment(
 
 
 def _find_named_environments(topic: str, home: Home, *, short: bool) -> list[str]:
-    """Return the environments of users that a topic names in full, and in `short`; raise BadEnvironment."""
     known: dict[str, list[str]] = {}
     for folder in sorted(home.environments.glob(f"[!.]*{MARK}*")):
         known.setdefault(folder.name.partition(MARK)[0], []).append(folder.name)

@@ -142,8 +142,6 @@ DECLINED = "the planner declined the topic: nothing was tested"
 
 
 class _ExplorationRequest(Exception):
-    """The planner wants to see more before it asks."""
-
     def __init__(self, action: Explore, place: TurnId, secret: bytes) -> None:
         super().__init__(action.why)
         self.action, self.place, self.secret = action, place, secret
@@ -464,7 +462,6 @@ class Planning:
 
 
 def _exploring_turns(state: StudyState, round: int) -> list[int]:
-    """Return the numbers of the turns that asked for what was explored before a round's question."""
     return [TurnId.parse(tried.turn).number for tried in state.explorations if tried.round == round]
 
 

@@ -218,8 +218,6 @@ def preview(inputs: PlanningInputs, planner: Planner) -> PlanPreview:
 
 @dataclass(frozen=True)
 class _Preview:
-    """Builds the preview of an evaluated design."""
-
     inputs: PlanningInputs
     designed: EvaluatedDesign
     calculator: DesignCompiler

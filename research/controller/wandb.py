@@ -94,7 +94,6 @@ def online_logging_of(settings: Mapping[str, Any]) -> OnlineLogging | None:
 
 
 def _find_key(environ: Mapping[str, str], home: Path, hosts: tuple[str, ...]) -> tuple[bool, str]:
-    """Return whether a key of one of the hosts is known, and where from or why not."""
     if key := environ.get("WANDB_API_KEY"):
         if len(key) < SHORTEST_KEY:
             return False, f"WANDB_API_KEY has {len(key)} characters; a key has {SHORTEST_KEY}"
@@ -276,7 +275,6 @@ def _find_last_step(entity: str, project: str, run: str) -> dict[str, Any]:
 
 
 def _complete(entity: str, project: str, log: str, run: str, after: int) -> None:
-    """Add to a run what a log has after a step."""
     import wandb
 
     resumed = wandb.init(mode="online", resume="must", id=run, entity=entity, project=project)

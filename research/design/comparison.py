@@ -307,7 +307,6 @@ class DesignDraft:
         return metric.model_copy(update={"meaning": f"{metric.meaning}, each arm at its own {' and '.join(varied)}"})
 
     def _evaluated_by_agent(self, metric: Metric, knobs: Sequence[str]) -> Metric:
-        """Return the metric where each arm's own agent plays hidden tasks, each once."""
         kind, playing = kind_of(metric), any(slot in PLAYING for arm in self.comparison.arms for slot in arm.slots)
         before = kind.reads_initial or kind.rates  # which code that plays badly before training would raise
         if not playing or knobs or self.replication or metric.schedule is not None or kind.of_environment or before:
@@ -389,7 +388,6 @@ def draft_design(
 def _extend(
     draft: DesignDraft, proposal: ProposeDesign, requirements: StatisticalRequirements, metric: Metric
 ) -> DesignDraft:
-    """Return a draft with the steps that its runs may come to; raise DesignRefused where not all of them may."""
     steps, longest = draft.job.steps, proposal.extend_to or requirements.extend_to
     if longest is None or proposal.extend_to == steps:
         return draft
@@ -472,7 +470,6 @@ def _draft_search(
 
 
 def _rung_steps(job: Job, knobs: Sequence[ScreenField], metric: Metric) -> int:
-    """Return how long a screening run is: half a whole one, or as its metric needs; raise Unmeasurable."""
     usual = math.ceil(SCREEN_LENGTH * job.steps)
     if (schedule := metric.schedule) is None:
         return usual
@@ -504,7 +501,6 @@ def _replication_jobs(
 
 
 def _require_environment(job: Job) -> None:
-    """Raise DesignRefused where a job's environment lacks what its model needs."""
     environment = environments()[job.environment]
     imitates = isinstance(job.model, TinyModel) and job.backend != "fake"
     if isinstance(environment, CustomEnvironment) and imitates and not environment.manifest.demonstrations:

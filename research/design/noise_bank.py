@@ -186,7 +186,6 @@ def _mean_drop(entries: Sequence[Observation]) -> float:
 def _pool_variance(
     groups: Sequence[Sequence[Observation]], per_episode: float | None, episodes: int
 ) -> tuple[float, int]:
-    """Return the variance of a run that is evaluated on so many episodes, and its degrees of freedom."""
     squares, df = 0.0, sum(len(group) - 1 for group in groups)
     for group in groups:
         shift = 0.0 if per_episode is None else per_episode * (1 / episodes - 1 / group[0].episodes)

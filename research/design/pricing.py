@@ -409,7 +409,6 @@ def _find_durations(state: StudyState, phase: Phase) -> list[tuple[Phase, float,
 
 
 def _list_whole_attempts(runs: Iterable[RunState]) -> Iterator[tuple[RunState, AttemptState]]:
-    """Yield the attempts whose seconds are those of a whole run that trains, with their runs."""
     for run in runs:
         if run.spec.arm != PLUMBING_ARM:
             yield from ((run, attempt) for attempt in run.attempts if _is_whole(attempt))

@@ -285,7 +285,6 @@ class SampleSizeCalculator(BudgetCheck):
         self, stages: Sequence[Stage], why: str, flags: Sequence[str], ways: Sequence[str], steps: int | None,
         *, possible: bool = True,
     ) -> Unaffordable:  # fmt: skip
-        """Return the refusal of stages: with the `flags` of a person, the `ways` of a planner, the steps that do."""
         use = f": {'; or '.join(flags)}" if flags else "; nothing that a flag sets would do"
         return Unaffordable(
             f"{why}{use}", f"{why}: {'; or '.join(ways)}", need_s=self.cost(stages), shorter=steps is not None,
@@ -293,7 +292,6 @@ class SampleSizeCalculator(BudgetCheck):
         )  # fmt: skip
 
     def _suggest_exploring(self, draft: DesignDraft) -> list[str]:
-        """Return that one run of each arm can be looked at, where the budget carries it."""
         fixed = draft.screen is not None or draft.replication or draft.extend_to or self.ledgers.round > 1
         if fixed or not self.affords(stages := [self.exploration(draft)]):
             return []
@@ -304,7 +302,6 @@ class SampleSizeCalculator(BudgetCheck):
         ]
 
     def _find_shorter(self, draft: DesignDraft, stages: Callable[[DesignDraft], Sequence[Stage]]) -> int | None:
-        """Return the first half of the training steps whose stages are affordable, and that still tell the metric."""
         steps = 0 if draft.screen is not None or draft.varies_steps else draft.job.steps
         while (steps := steps // 2) >= SHORTEST_STEPS:
             less = draft.with_steps(steps)
@@ -322,13 +319,11 @@ class SampleSizeCalculator(BudgetCheck):
         return next((entry for entry in wider if self.affords(self.stages(entry, seeds))), draft)
 
     def _see_affordable(self, draft: DesignDraft) -> tuple[int | None, float | None]:
-        """Return the most seeds that are affordable, and the smallest effect that they see."""
         counts = range(MOST_SEEDS, LEAST_SEEDS - 1, -1)
         most = next((seeds for seeds in counts if self.affords(self.stages(draft, seeds))), None)
         return most, self.power_analysis(draft).min_detectable_effect(most) if most else None
 
     def _refuse(self, draft: DesignDraft, analysis: PowerAnalysis, need: int | None) -> Unaffordable:
-        """Return the refusal of a design that no seeds, or not so many as are affordable, suffice for."""
         metric = self.metric(draft)
         most, effect = self._see_affordable(draft)
         promise = f"an effect of {format_difference(metric, draft.effect)} with power {self.requirements.power:g}"
@@ -372,7 +367,6 @@ def _suggest_steps(draft: DesignDraft, steps: int | None) -> list[str]:
 
 
 def _suggest_smaller(draft: DesignDraft, *, explorable: bool = False) -> Iterator[str]:
-    """Yield what a planner can leave out, which is to decline at the least."""
     if draft.replication:
         yield "leave the replication out"
     if draft.extend_to:

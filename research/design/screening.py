@@ -85,7 +85,6 @@ class ScreenProgress:
         return {knob.field: knob.values[at] for knob, at in zip(self.screen.knobs, point, strict=True)}
 
     def _point(self, values: Mapping[str, JsonValue]) -> _Point:
-        """Return the point of knob values; raise ValueError where one is on no ladder."""
         return tuple(knob.values.index(values[knob.field]) for knob in self.screen.knobs)
 
     @property
@@ -94,7 +93,6 @@ class ScreenProgress:
 
     @property
     def _control_point(self) -> tuple[_Point, ...]:
-        """Return the control's point alone; none where one of its values is on no ladder."""
         inside = all(
             knob.field in self.control and self.control[knob.field] in knob.values for knob in self.screen.knobs
         )
@@ -114,7 +112,6 @@ class ScreenProgress:
         return {name: worst if score is None else sign * score for name, score in there.items()}
 
     def _rank(self) -> dict[str, float]:
-        """Return what candidates are ranked by, in the metric's own direction, best first: score or surface's mean."""
         ranks = self._known_scores()
         if self.screen.sampler == "surface" and ranks:
             from research.design.samplers import Surface

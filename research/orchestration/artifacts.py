@@ -107,7 +107,6 @@ def build_artifacts(
 
 
 def _plan(state: StudyState) -> str:
-    """Return what is asked and locked as Markdown; what came of it is told line by line in the flow run's log."""
     question, before = question_of(state), []
     for each in state.rounds_before:
         came = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in each.verdicts) or "not judged"

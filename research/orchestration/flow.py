@@ -157,7 +157,6 @@ class FlowRunExecution:
             return self._drive(study, planner, isolation, lease)
 
     def _resume(self, study: str) -> SessionEnd | None:
-        """Go on with a study; a stop or pause since it was wished stays, without a wish any, and a terminal's study."""
         state = self._state(study)
         if state.status == "concluded" and is_done(state):
             return SessionEnd("concluded", f"study {study} was concluded before: {state.concluded_reason}")
@@ -307,7 +306,6 @@ def _work(execution: FlowRunExecution, parameters: Mapping[str, Any]) -> Session
 
 
 def _report_end(flow_run: FlowRun, begun: PrefectFlowRun, end: SessionEnd, *, terminated: bool) -> NoReturn:
-    """Set the flow run's state, and end the engine's work; one that was put back in line meanwhile is left so."""
     own = flow_run.id == begun.id
     state: State[Any] | None = begun.state
     try:

@@ -232,7 +232,6 @@ class ControllerSession:
             do(self._shown)
 
     def _begin(self) -> Projection:
-        """Take up the study's flow run; where the server does not know it, a new one begins as this session did."""
         begun, resumed = self.begun, True
         if (run := prefect_api.find_flow_run(self.client, self.home, begun.id)) is None:
             run, resumed = prefect_api.create_flow_run(self.client, self.home, begun, Running()), False
@@ -317,7 +316,6 @@ class PrefectView:
             self._warn(f"Prefect's view ended ({type(error).__name__}: {error}); the study goes on without it")
 
     def _server(self) -> PrefectServer | None:
-        """Return a server as soon as there is one; say once why there is none; None where the study ended before."""
         again_s = _AGAIN_S
         while True:
             try:

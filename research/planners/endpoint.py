@@ -245,7 +245,6 @@ class Message(BaseModel):
     @field_validator("content", mode="before")
     @classmethod
     def _join_parts(cls, value: Any) -> Any:
-        """Join the parts that some endpoints answer with; those of thinking are left out."""
         if not isinstance(value, list):
             return value
         parts = [part for part in value if isinstance(part, dict) and part.get("type") in ("text", "output_text")]
@@ -358,8 +357,6 @@ class _Failure(BaseModel, extra="forbid"):
 
 
 class _Exchange(BaseModel, extra="forbid"):
-    """A line of a recording: a reply, or a failure."""
-
     request: str
     model: str
     reply: str | None = None

@@ -109,7 +109,6 @@ def make_planner(
 
 
 def _choose_api(environ: Mapping[str, str]) -> str:
-    """Return the API whose variables are set; raise NotReady for both: which one is meant is not guessed."""
     there = [api for api in _APIS if any(environ.get(f"{api.upper()}_{part}", "").strip() for part in _PARTS)]
     if len(there) > 1:
         raise NotReady(

@@ -290,7 +290,6 @@ def list_explorations(state: StudyState) -> tuple[Mapping[str, Any], ...]:
 
 
 def _dump_ledger(ledger: AlphaLedger) -> list[dict[str, Any]]:
-    """Return a ledger's rounds, the next one last: what each may spend, and whether its level was handed on."""
     return [
         {"round": entry.round, "level": round(entry.level, _DIGITS), "of_it_received": round(entry.received, _DIGITS)}
         | ({} if entry.handed_on is None else {"handed_on": entry.handed_on})

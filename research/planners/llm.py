@@ -305,7 +305,6 @@ class ActionConversation:
         return len(self._looks) >= MOST_TOOL_CALLS or self._left <= 0
 
     def _run_tool_calls(self, calls: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return the messages that a model's tool calls become; raise UnusableAnswer beyond the cap."""
         if self._is_exhausted:
             raise UnusableAnswer(_NO_MORE)
         try:
@@ -321,7 +320,6 @@ class ActionConversation:
         return [{"role": "assistant", "content": None, "tool_calls": said}, *answers]
 
     def _look(self, name: str, arguments: str) -> str:
-        """Take a look and return its answer as text; one that cannot be had is answered with the reason."""
         if self._is_exhausted:
             return json.dumps({"refused": _NO_MORE})
         assert self._tools is not None
@@ -346,7 +344,6 @@ class ActionConversation:
         return text
 
     def _fetch_body(self) -> str:
-        """Return the endpoint's reply as text; what it refuses is left out from then on."""
         while True:
             by_tools, by_format = self._ways[0]
             tools = self._tools if by_tools else None
@@ -403,7 +400,6 @@ class ActionConversation:
         return action
 
     def _say(self, text: str) -> None:
-        """Answer what the model said last, where it said something."""
         answer = [{"role": "assistant", "content": self._answer[:LONGEST_ANSWER]}] if self._answer else []
         self._said += [*answer, {"role": "user", "content": text}]
 

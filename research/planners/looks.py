@@ -214,7 +214,6 @@ class _ArmsRequest(ToolRequest):
         return {"notice": DATA, "quoted": shown} if self.quotes else {"arms": shown}
 
     def _find_runs(self, tools: StudyTools, arm: str) -> list[RunState]:
-        """Return the collected runs of an arm under its latest lock; raise ToolError where there are none."""
         every = [run for number, run in list_runs(tools.state) if self.round in (None, number) and run.collected]
         runs = [run for run in every if run.spec.arm == arm or (len(arm) >= SHORT and run.run_id.startswith(arm))]
         if not runs:

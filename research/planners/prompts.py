@@ -291,7 +291,6 @@ def messages(
 
 
 def _describe_answer(schema: Mapping[str, Any]) -> str:
-    """Return what the fields of an answer mean, a line each, and those of the objects in it after them."""
     objects = {"answer": schema, **schema.get("$defs", {})}
     lines = (
         f"- {name}.{key}: {' '.join(field['description'].split())}"

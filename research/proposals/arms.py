@@ -238,7 +238,6 @@ def _validate(name: str, value: Scalar) -> Any:
 
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
-    """Return the validator of one job field by itself, apart from the rules between fields."""
     field = Job.model_fields[name]
     kind: Any = Annotated[field.annotation, field]
     return TypeAdapter(kind)
@@ -366,7 +365,6 @@ _LONGEST_NAME = 64
 
 
 def _match_episodes(arm: Arm, hypothesis: Hypothesis, control: Job) -> Arm:
-    """Return the arm of a hypothesis with as many steps as give it the control's episodes, where that is asked for."""
     if hypothesis.matched == "steps":
         return arm
     if hypothesis.variable != _BATCH:

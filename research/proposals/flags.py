@@ -311,7 +311,6 @@ def _parse_code(slot: str, text: str, code: dict[str, tuple[str, str]]) -> tuple
 
 
 def _parse_value(name: str, text: str) -> Scalar:
-    """Return a value as the job holds it, read as JSON or else as a word."""
     try:
         found = json.loads(text.strip())
     except ValueError:

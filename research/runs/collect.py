@@ -154,7 +154,6 @@ def measure(study_folder: Path, collected: Mapping[str, Any], metric: Metric) ->
 
 
 def _find_stop_rule(spec: AttemptSpec, history: Sequence[Row], *, whole: bool) -> str | None:
-    """Return the rule that ended training early, None if it ran its course; CollectError if steps lack for none."""
     steps = spec.run.job["steps"]
     numbers = [row["step"] for row in history]
     if numbers == list(range(1, steps + 1)):
@@ -202,7 +201,6 @@ def _read_initial(folder: AttemptFolder, spec: AttemptSpec) -> Evaluation:
 def _read_evaluation(
     path: Path, run: RunSpec, version: int, seed: int | None = None, episodes: int | None = None
 ) -> Evaluation:
-    """Return the evaluator's outcomes, after checking that they are complete and of this run's tasks and weights."""
     try:
         evaluation = Evaluation.model_validate(read_json(path))
     except ValueError as error:
@@ -214,7 +212,6 @@ def _read_evaluation(
 def _check_evaluation(
     name: str, evaluation: Evaluation, run: RunSpec, version: int, episodes: int, seed: int | None
 ) -> None:
-    """Raise CollectError unless an evaluation has so many plays of hidden tasks: of those that a seed draws, if any."""
     found = (evaluation.environment, evaluation.split, evaluation.policy_version, evaluation.knobs)
     expected = (run.environment, run.metric.split, version, knobs_of(run.metric.evaluated(run.job)))
     if found != expected:

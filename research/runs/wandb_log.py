@@ -216,7 +216,6 @@ class TrainingMonitor:
             self.stops.set()
 
     async def _rows(self) -> list[dict[str, Any]]:
-        """Return the steps in the log; none while it cannot be read, for it is being written."""
         try:
             return history_of(await asyncio.to_thread(self._read, self._folder.path, self._spec.tracking_id))
         except CollectError:  # it is asked again, and for good when the run is collected

@@ -37,8 +37,6 @@ class StepLimits:
 
 
 class _Batch(NamedTuple):
-    """Runs that are not begun yet and may go side by side, and the seconds of each."""
-
     runs: int
     seconds: float
 
@@ -142,7 +140,6 @@ def _confirmation(state: StudyState, design: Design, confirmed: int, *, all_anal
 
 
 def _replication(state: StudyState, design: Design) -> _Batch:
-    """Return the runs of the replication that are not begun: of all arms, before it is asked for."""
     if design.replication is None:
         return _Batch(0, 0.0)
     if need.replication_hypotheses(state, design):
@@ -156,7 +153,6 @@ def _replication(state: StudyState, design: Design) -> _Batch:
 
 
 def _screen_rest(state: StudyState, screen: Screen, candidates: int) -> _Batch:
-    """Return the runs that are not begun, in a screen of so many candidates."""
     left = candidates - sum(map(_is_begun, state.runs_in("screen")))
     return _Batch(max(0, left), price_of(state, "screen", screen.rungs[0].steps))
 

@@ -157,7 +157,6 @@ def _is_met(state: StudyState, required_run: RequiredRun) -> bool:
 
 
 def _follow_up(state: StudyState) -> Iterator[steps.Step]:
-    """Yield what ends of attempts ask for, and give up the runs that nothing needs any more."""
     wanted, design = _possible_runs(state), state.design
     for run in state.runs.values():
         if run.invalid is not None:
@@ -404,7 +403,6 @@ def _decision(state: StudyState, design: Design, hypothesis: Hypothesis, verdict
 
 
 def _find_altered_evidence(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> str | None:
-    """Return the code of altered evidence that a verdict rests on, unless an amendment accepts it; None without any."""
     accepted = {entry.amendment.target for entry in state.amendments}
     arms = tuple(design.contrast_of(hypothesis))
     seen = _seeds_of_arms(design, design.seeds[: need.count_seeds(design, verdict.look)])
