@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from research.controller.mirror import WandbMirror
 from research.controller.session import PLANNER_OPTIONS, StudyRequest, require_here
-from research.controller.wandb import online_logging_of, wandb_login
+from research.controller.wandb import OnlineLogging, wandb_login
 from research.design.comparison import (
     DEFAULT_ANALYSES,
     DEFAULT_POWER,
@@ -229,11 +229,12 @@ def make_mirror(
     home: Home, begun: StudyState, say: Callable[[str], None], warn: Callable[[str], None]
 ) -> WandbMirror | None:
     """Return what sends copies of a study's logs to W&B; None where it began without, or nobody is logged in now."""
-    online, login = online_logging_of(begun.settings), wandb_login(os.environ)
-    if online is None:
+    login, record = wandb_login(os.environ), begun.settings.get("wandb")
+    if record is None:
         if os.environ.get("WANDB_MODE") == "online":
             warn(f"nothing is sent to W&B: {'the study began without' if login.online else login.why}")
         return None
+    online = OnlineLogging.model_validate(record)
     if login.online is None or login.online.base_url != online.base_url:
         why = login.why if login.online is None else f"W&B's server is {login.online.server} now"
         warn(f"the study sends its logs to W&B at {online.server}; {why}. They are kept here, and sent once it goes on "

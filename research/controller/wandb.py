@@ -88,11 +88,6 @@ def wandb_login(environ: Mapping[str, str]) -> WandbLogin:
     return WandbLogin(OnlineLogging(base_url=base_url, entity=entity, project=project), why)
 
 
-def online_logging_of(settings: Mapping[str, Any]) -> OnlineLogging | None:
-    record = settings.get("wandb")
-    return None if record is None else OnlineLogging.model_validate(record)
-
-
 def _find_key(environ: Mapping[str, str], home: Path, hosts: tuple[str, ...]) -> tuple[bool, str]:
     if key := environ.get("WANDB_API_KEY"):
         if len(key) < SHORTEST_KEY:

@@ -14,17 +14,19 @@ seed, the whole screen, the replication, in waves of as many runs as the machine
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from research.environments.catalog import NO_MODEL, MeasuredEnvironment, differences, model_key
-from research.installation.base_job import parameter_count, parse_job, without_model_path
+from research.installation.base_job import parse_job, without_model_path
 from research.installation.home import Home
 from research.installation.machine import cores, max_parallel_runs, run_bytes
 from research.installation.studies import readable_studies
@@ -175,11 +177,6 @@ def runs_at_once(jobs: Iterable[Job], check_of: KnownCheck) -> int:
     return max_parallel_runs(max(run_bytes(count_parameters(job), peak) for job, peak in peaks))
 
 
-def is_guess(job: Job) -> bool:
-    """Return whether what a run of a job takes is not known from the built-in environments and the tiny model."""
-    return isinstance(job.model, PathModel) or job.environment not in CALLS_PER_EPISODE
-
-
 def count_parameters(job: Job) -> int:
     if isinstance(job.model, PathModel):
         return _count_folder_parameters(job.model.path, job.model.sha256)
@@ -188,7 +185,14 @@ def count_parameters(job: Job) -> int:
 
 @cache
 def _count_folder_parameters(path: str, sha256: str | None) -> int:
-    return parameter_count(model_place(path, Home.locate().models)) or 0
+    """Return how many numbers the weights of a model folder hold, by the headers of its files."""
+    count = 0
+    for file_path in model_place(path, Home.locate().models).glob("*.safetensors"):
+        with suppress(OSError, ValueError), open(file_path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header: Any = json.loads(file.read(min(length, 1 << 27)))
+            count += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    return count
 
 
 def _operation_seconds(job: Job) -> float:
@@ -371,9 +375,11 @@ def find_locked_price(state: StudyState, phase: Phase, steps: int | None = None)
     return price if steps is None or not usual else price * steps / float(str(usual))
 
 
-def has_ended_run(state: StudyState, phase: Phase) -> bool:
-    """Return whether a run under the same lock has ended, so that `price_of` follows what runs really take."""
-    return bool(_find_durations(state, phase))
+def is_guess(state: StudyState, phase: Phase, job: Job) -> bool:
+    """Return whether `price_of` follows neither what a run under the same lock took, nor the built-in environments and
+    the tiny model."""
+    known = job.environment in CALLS_PER_EPISODE and not isinstance(job.model, PathModel)
+    return not known and not _find_durations(state, phase)
 
 
 def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float:
@@ -462,11 +468,6 @@ class BudgetCheck:
         if self.budget.max_runs is not None and runs > self.budget.max_runs:
             flags.append(f"--max-runs {runs}")
         return " ".join(flags)
-
-    def explain_when(self, stages: Sequence[Stage]) -> str:
-        """Return by what budget the stages could be had, in a clause; empty where this one carries them."""
-        said = self.suggest_flags(stages).replace("--max-runs", "runs").replace("--", "")
-        return f"if the user gave it a {said}" if said else ""
 
     def describe_cost(self, stages: Sequence[Stage]) -> str:
         runs = sum(stage.runs for stage in stages)

@@ -286,9 +286,10 @@ class SampleSizeCalculator(BudgetCheck):
         *, possible: bool = True,
     ) -> Unaffordable:  # fmt: skip
         use = f": {'; or '.join(flags)}" if flags else "; nothing that a flag sets would do"
+        budget = self.suggest_flags(stages).replace("--max-runs", "runs").replace("--", "") if possible else ""
         return Unaffordable(
             f"{why}{use}", f"{why}: {'; or '.join(ways)}", need_s=self.cost(stages), shorter=steps is not None,
-            when=self.explain_when(stages) if possible else "",
+            when=f"if the user gave it a {budget}" if budget else "",
         )  # fmt: skip
 
     def _suggest_exploring(self, draft: DesignDraft) -> list[str]:

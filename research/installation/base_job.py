@@ -8,7 +8,6 @@ an environment of its own, since vLLM and Prefect cannot share one (AJET_VERL_PY
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -116,17 +115,6 @@ def without_model_path(job: Job) -> Job:
     if not isinstance(job.model, PathModel) or job.model.sha256 is None:
         return job
     return job.model_copy(update={"model": job.model.model_copy(update={"path": ""})})
-
-
-def parameter_count(folder: Path) -> int | None:
-    """Return how many numbers the weights of a model folder hold, by the headers of its files; None without any."""
-    count = 0
-    for path in folder.glob("*.safetensors"):
-        with suppress(OSError, ValueError), open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header: Any = json.loads(file.read(min(length, 1 << 27)))
-            count += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
-    return count or None
 
 
 _FAR: Final = 20

@@ -41,7 +41,6 @@ from research.planners.prompts import (
     MOST_SIDE_ACTIONS,
     MOST_TOOL_CALLS,
     due_schema,
-    find_unstated,
     messages,
     parse_action,
     schema,
@@ -388,8 +387,12 @@ class ActionConversation:
             action = parse_action(self._context, value)
         except ValidationError as error:
             raise UnusableAnswer(describe(error)) from error
-        if (unstated := find_unstated(action) or find_repeated(self._context, action)) is not None:
-            raise UnusableAnswer(unstated)
+        if isinstance(action, Propose) and any(not claim.falsifier for claim in action.hypotheses):
+            raise UnusableAnswer(
+                "falsifier: expected the cheapest observation that would show the claim to be false; found none"
+            )
+        if (repeated := find_repeated(self._context, action)) is not None:
+            raise UnusableAnswer(repeated)
         coded = isinstance(action, Propose) and any(entry.variable in SLOTS for entry in action.hypotheses)
         if coded and any(shows_hidden_plays(look.payload()) for look in self._looks):
             raise UnusableAnswer(f"expected hypotheses about job fields; found code: {NO_CODE_NOW}")

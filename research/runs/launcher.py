@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from research.design.pricing import has_ended_run, is_guess, price_of
+from research.design.pricing import is_guess, price_of
 from research.environments.install import packages_of
 from research.environments.reference import find_custom_environments
 from research.files import FULL_EXIT, LAUNCH_ROOM, read_json, require_room, write_json
@@ -360,9 +360,8 @@ def _environments(run: RunState) -> list[str]:
 
 def _time_limit(state: StudyState, run: RunState) -> float:
     limit = max(LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR * price_of(state, run.spec.phase))
-    if has_ended_run(state, run.spec.phase) or not is_guess(Job.from_record(run.spec.job)):
-        return limit
-    return max(limit, state.budget_s - state.worked_s)
+    guess = is_guess(state, run.spec.phase, Job.from_record(run.spec.job))
+    return max(limit, state.budget_s - state.worked_s) if guess else limit
 
 
 def _active_attempt(run: RunState) -> AttemptState:

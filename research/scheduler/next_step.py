@@ -147,7 +147,9 @@ def _stage_runs(state: StudyState) -> tuple[RequiredRun, ...]:
                 return required[:1]  # nothing is trained before the machinery is seen to work
         return required
     if design.screen is not None:
-        return screen_runs(state, design, design.screen)
+        screen, progress = design.screen, _screen_progress(state, design, design.screen)
+        due = (arm.name for arm in progress.asked if arm.name not in progress.scores)
+        return tuple(RequiredRun("screen", arm, screen.seed, screen.rungs[0].steps) for arm in due)
     return need.confirmation_runs(state) or need.replication_runs(state, design)
 
 
@@ -420,16 +422,6 @@ def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, ana
     )
     arms = tuple(design.contrast_of(hypothesis))
     return any(run.attempts and run.spec.seed in new[arm] for arm in arms for run in state.runs_of(arm))
-
-
-def screen_runs(state: StudyState, design: Design, screen: Screen) -> tuple[RequiredRun, ...]:
-    """Return the screening runs that are needed now, those that are over excepted."""
-    progress = _screen_progress(state, design, screen)
-    return tuple(
-        RequiredRun("screen", arm.name, screen.seed, screen.rungs[0].steps)
-        for arm in progress.asked
-        if arm.name not in progress.scores
-    )
 
 
 def screen_step(
