@@ -24,8 +24,7 @@ from research.controller.mirror import WandbMirror
 from research.controller.planning import DrawSecret, Planning
 from research.design.known_findings import load_findings
 from research.design.noise_bank import NoiseBank
-from research.design.pricing import Pricing, make_pricing, median_seconds
-from research.environments.catalog import find_all_measurements
+from research.design.pricing import Pricing, local_pricing
 from research.errors import ModelFailed
 from research.files import is_full
 from research.installation.base_job import base_job_of
@@ -33,7 +32,6 @@ from research.installation.home import Home
 from research.installation.machine import MachineSlots
 from research.installation.tiny_model import Note, prepare_model
 from research.isolation.mode import UNISOLATED, Isolation
-from research.models.fetch import check_loader
 from research.planners.context import Planner
 from research.runs.launcher import AttemptLauncher
 from research.runs.wandb_log import ReadTracking
@@ -139,9 +137,7 @@ class StudyController:
         settings = self.state().settings
 
         def prices() -> Pricing:
-            observed, kind = median_seconds(log, exclude=study), isolation.sandboxing.kind
-            known = find_all_measurements(home), check_loader(home.models)
-            return pricing or make_pricing(int(settings["parallel"]), observed, kind, *known)
+            return pricing or local_pricing(home, log, int(settings["parallel"]), isolation.sandboxing.kind, study)
 
         self._planning = planning or Planning(
             home, log, self._record, planner, prices, base or base_job_of(settings), draw_secret, noise_bank,

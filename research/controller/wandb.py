@@ -25,7 +25,6 @@ from configparser import Error as BadSettings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -174,9 +173,7 @@ class WandbClient:
         self._stdin, self._stdin_writer = os.pipe()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for end in (self._stdin_writer, self._stdin):
             os.close(end)
         self._folder.cleanup()

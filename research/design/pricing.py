@@ -25,11 +25,18 @@ from itertools import islice
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from research.environments.catalog import NO_MODEL, MeasuredEnvironment, differences, model_key
+from research.environments.catalog import (
+    NO_MODEL,
+    MeasuredEnvironment,
+    differences,
+    find_all_measurements,
+    model_key,
+)
 from research.installation.base_job import parse_job, without_model_path
 from research.installation.home import Home
 from research.installation.machine import cores, max_parallel_runs, run_bytes
 from research.installation.studies import readable_studies
+from research.models.fetch import check_loader
 from research.proposals.metric_choice import add_evaluations, remove_evaluations
 from research.text import format_flag, format_seconds, memoize_last
 from studies import AttemptState, EventLog, RunState, StudyState
@@ -339,6 +346,12 @@ def make_pricing(
         return known.seconds + more + estimates.evaluations(job, BOTH_EVALUATIONS - known.episodes)
 
     return Pricing(seconds, parallel, OVERHEAD_S, _OBSERVED if seen else _ESTIMATED, estimates=estimates)
+
+
+def local_pricing(home: Home, log: EventLog, parallel: int, sandbox: str = PROCESSES, exclude: str = "") -> Pricing:
+    """Return the price list by all that was measured and run in this installation, but for study `exclude`."""
+    known = find_all_measurements(home), check_loader(home.models)
+    return make_pricing(parallel, median_seconds(log, exclude), sandbox, *known)
 
 
 def median_seconds(log: EventLog, exclude: str = "") -> dict[str, ObservedRun]:
