@@ -367,13 +367,9 @@ def answer(as_json: bool, value: Any, *parts: RenderableType | Iterator[Renderab
 
 
 def make_table(
-    names: Sequence[str],
-    rows: Iterable[Sequence[RenderableType]],
-    *,
-    right: Container[str] = (),
-    wraps: Container[str] = (),
-    **options: Any,
-) -> Table:
+    names: Sequence[str], rows: Iterable[Sequence[RenderableType]], *, right: Container[str] = (),
+    wraps: Container[str] = (), **options: Any,
+) -> Table:  # fmt: skip
     """Return a table without lines whose columns are whole, but for those that may wrap; `right` are aligned there.
 
     Where a terminal is too narrow for a whole column it says so by an ellipsis: half of a number looks like another.

@@ -199,16 +199,9 @@ INTERRUPTED = 130
 
 
 def conduct(
-    home: Home,
-    log: EventLog,
-    study: str,
-    planner: Planner,
-    *,
-    lease: ControllerLease,
-    isolation: Isolation = UNISOLATED,
-    prefect: bool,
-    json: bool,
-) -> None:
+    home: Home, log: EventLog, study: str, planner: Planner, *, lease: ControllerLease,
+    isolation: Isolation = UNISOLATED, prefect: bool, json: bool,
+) -> None:  # fmt: skip
     """Drive a study to its end, showing its progress; raise typer.Exit unless it was concluded."""
     say = warn if json else console().print
     begun = fold(log.read(study))

@@ -95,28 +95,14 @@ class StudyController:
     """The controller of one study. The caller holds the study's lease."""
 
     def __init__(
-        self,
-        *,
-        home: Home,
-        log: EventLog,
-        study: str,
-        planner: Planner,
-        sandbox: Sandbox,
-        isolation: Isolation = UNISOLATED,
-        clock: Clock = now,
-        seconds: Callable[[], float] = time.monotonic,
-        pricing: Pricing | None = None,
-        base: Job | None = None,
-        note: Note = lambda line: None,
-        read_tracking: ReadTracking | None = None,
-        build_report: ReportBuilder = build_report,
-        draw_secret: DrawSecret = secrets.token_hex,
-        noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
-        planning: Planning | None = None,
-        closing: Closing | None = None,
-        mirror: WandbMirror | None = None,
+        self, *, home: Home, log: EventLog, study: str, planner: Planner, sandbox: Sandbox,
+        isolation: Isolation = UNISOLATED, clock: Clock = now, seconds: Callable[[], float] = time.monotonic,
+        pricing: Pricing | None = None, base: Job | None = None, note: Note = lambda line: None,
+        read_tracking: ReadTracking | None = None, build_report: ReportBuilder = build_report,
+        draw_secret: DrawSecret = secrets.token_hex, noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
+        planning: Planning | None = None, closing: Closing | None = None, mirror: WandbMirror | None = None,
         check: Callable[[], None] = lambda: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
 
         `clock` is wall time for people and files, `seconds` measures the time worked. `pricing` defaults to this
@@ -408,13 +394,9 @@ class Observer(Protocol):
 
 
 def drive(
-    loop: StudyController,
-    observers: Sequence[Observer],
-    interrupted: Event,
-    poll_s: float = 0.5,
-    pause_s: float = PAUSE_S,
-    interruption: Callable[[], str | None] = lambda: INTERRUPTED,
-) -> StudyState:
+    loop: StudyController, observers: Sequence[Observer], interrupted: Event, poll_s: float = 0.5,
+    pause_s: float = PAUSE_S, interruption: Callable[[], str | None] = lambda: INTERRUPTED,
+) -> StudyState:  # fmt: skip
     """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state. `interruption`
     then returns the reason; where it returns None, KeyboardInterrupt leaves the study as it is. Errors of a tick pass
     through, but for a model whose making Ctrl-C ended, and sandboxes, a database or a disk that fail for less than

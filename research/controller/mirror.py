@@ -256,15 +256,9 @@ class WandbMirror(StudyView):
     """Sends the logs of a study from entering to leaving, and tells how their copies stand at W&B."""
 
     def __init__(
-        self,
-        home: Home,
-        study: str,
-        online: OnlineLogging,
-        say: Note,
-        warn: Note,
-        environ: Mapping[str, str] = os.environ,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+        self, home: Home, study: str, online: OnlineLogging, say: Note, warn: Note,
+        environ: Mapping[str, str] = os.environ, now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         super().__init__("wandb-mirror", say, warn, _describe_trouble, "W&B is back")
         self._home, self._study, self._online, self._environ, self._now = home, study, online, environ, now
         self._news: deque[CopyStatus] = deque()

@@ -449,13 +449,10 @@ class Planning:
             by = planner_label(planner.name, planner.model)
             said = PlannerMessage(by=by, text=text, unfounded=(), answer=beside).model_dump(mode="json")
         return {
-            "acted": turn.payload(),
-            "action": action,
-            "secret": self._draw_secret(32),
-            "said": said,
+            "acted": turn.payload(), "action": action, "secret": self._draw_secret(32), "said": said,
             "looks": [asdict(look) for look in turn.tool_results],
             "asides": [aside.model_dump(mode="json") for aside in turn.side_actions],
-        }
+        }  # fmt: skip
 
     def _append(self, type: EventType, payload: Mapping[str, Any]) -> None:
         self._record.append(type, payload, actor="planner" if type in _VOICES else "system")

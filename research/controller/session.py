@@ -217,16 +217,10 @@ class Session:
     """Drives one study. The caller is its controller (`research.controller.session`) as long as the session lives."""
 
     def __init__(
-        self,
-        home: Home,
-        log: EventLog,
-        study: str,
-        planner: Planner,
-        isolation: Isolation = UNISOLATED,
-        check: Callable[[], None] = lambda: None,
-        mirror: WandbMirror | None = None,
+        self, home: Home, log: EventLog, study: str, planner: Planner, isolation: Isolation = UNISOLATED,
+        check: Callable[[], None] = lambda: None, mirror: WandbMirror | None = None,
         interruption: Interruption = lambda: INTERRUPTED,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`check` raises ControllerLeaseLost once another controller may drive the study; `mirror` tells of W&B."""
         self._interruption = interruption
         self._home = home

@@ -116,16 +116,12 @@ class StatisticalRequirements:
     def of(cls, settings: Mapping[str, Any]) -> Self:
         effect = settings.get("effect")
         return cls(
-            effect=None if effect is None else float(effect),
-            power=float(settings.get("power", DEFAULT_POWER)),
+            effect=None if effect is None else float(effect), power=float(settings.get("power", DEFAULT_POWER)),
             analyses=int(settings.get("looks", DEFAULT_ANALYSES)),
-            episodes=settings.get("episodes", EVALUATION_EPISODES),
-            metric=RequestedMetric.from_settings(settings),
-            rounds=settings.get("rounds", 1),
-            repairs=settings.get("repairs", DEFAULT_REPAIRS),
-            power_named=settings.get("power_named", False),
-            extend_to=settings.get("extend_to"),
-        )
+            episodes=settings.get("episodes", EVALUATION_EPISODES), metric=RequestedMetric.from_settings(settings),
+            rounds=settings.get("rounds", 1), repairs=settings.get("repairs", DEFAULT_REPAIRS),
+            power_named=settings.get("power_named", False), extend_to=settings.get("extend_to"),
+        )  # fmt: skip
 
     def settings(self) -> dict[str, Any]:
         effect = {} if self.effect is None else {"effect": self.effect}
@@ -337,12 +333,9 @@ class DesignDraft:
 
 
 def draft_design(
-    hypotheses: Sequence[Hypothesis],
-    proposal: ProposeDesign,
-    base: Job | None,
-    requirements: StatisticalRequirements,
+    hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, base: Job | None, requirements: StatisticalRequirements,
     judge: MetricChoice | None = None,
-) -> DesignDraft:
+) -> DesignDraft:  # fmt: skip
     """Return what a planner proposed, without seeds; raise DesignRefused for what is not sound."""
     judge = judge or MetricChoice(requirements.metric, Estimates().training)
     constants: dict[str, Scalar] = {}
@@ -408,13 +401,9 @@ def _extend(
 
 
 def _draft_search(
-    proposal: ProposeDesign,
-    proposed: ProposedScreen,
-    constants: Mapping[str, Scalar],
-    base: Job | None,
-    requirements: StatisticalRequirements,
-    judge: MetricChoice,
-) -> DesignDraft:
+    proposal: ProposeDesign, proposed: ProposedScreen, constants: Mapping[str, Scalar], base: Job | None,
+    requirements: StatisticalRequirements, judge: MetricChoice,
+) -> DesignDraft:  # fmt: skip
     if proposal.environment not in environments():
         known = ", ".join(environments())
         raise DesignRefused(f"expected an environment among {known}; found {proposal.environment!r}")

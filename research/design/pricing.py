@@ -279,9 +279,7 @@ class Pricing:
 
     def after_noise(self, state: StudyState) -> Pricing:
         """Return the price list with every price times what the study's own A/A (else newest) runs took of theirs.
-
-        Before any of them ended the run with a learning rate of 0 says it, but never less than 1: it was alone.
-        """
+        Before any of them ended the run with a learning rate of 0 says it, but never less than 1: it was alone."""
         plan, asks_on = state.noise_plan, state.most_rounds > 1 and state.design is not None
         every = [] if state.most_rounds == 1 and not state.explorations else state.every_run.values()
         for runs, what in ((() if asks_on else state.runs_in("noise"), "A/A runs"), (every, "runs so far")):
@@ -328,12 +326,9 @@ class ObservedRun(NamedTuple):
 
 
 def make_pricing(
-    parallel: int,
-    observed: Mapping[str, ObservedRun] | None = None,
-    sandbox: str = PROCESSES,
-    measured: Sequence[MeasuredEnvironment] = (),
-    check_of: KnownCheck = lambda job: None,
-) -> Pricing:
+    parallel: int, observed: Mapping[str, ObservedRun] | None = None, sandbox: str = PROCESSES,
+    measured: Sequence[MeasuredEnvironment] = (), check_of: KnownCheck = lambda job: None,
+) -> Pricing:  # fmt: skip
     """Return the price list; `observed` maps `price_key(job, sandbox)` to what a run of it took here."""
     seen, estimates = dict(observed or {}), Estimates(measured, check_of, max(1, cores() // parallel))
 
@@ -356,9 +351,7 @@ def local_pricing(home: Home, log: EventLog, parallel: int, sandbox: str = PROCE
 
 def median_seconds(log: EventLog, exclude: str = "") -> dict[str, ObservedRun]:
     """Return the median seconds of the newest studies' attempts at each job, by price key, but for study `exclude`.
-
-    Only runs with as many evaluation episodes as the newest one count: the price of others is computed from theirs.
-    """
+    Only runs with as many evaluation episodes as the newest one count: the price of others is computed from theirs."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     played: dict[str, int] = {}
     others = (study for study in readable_studies(log) if study.id != exclude)

@@ -170,9 +170,7 @@ def base_job(
     file: Path | None, folder: str | None, hashes: Path | None = None, backend: str | None = None
 ) -> Job | None:
     """Return the job under all arms that a file, a model's folder and a backend's name say; None where nobody says any.
-
-    Hashes of its files are kept in the folder `hashes`. Raises BadInput, also for two models, or InvalidRequest.
-    """
+    Hashes of its files are kept in the folder `hashes`. Raises BadInput, also for two models, or InvalidRequest."""
     if file is None and folder is None and backend is None:
         return None
     job = Job() if file is None else read_job(file)

@@ -128,10 +128,8 @@ class FlowRunExecution:
     """Whether SIGTERM ended the work, so that whoever sent it says what becomes of the flow run."""
 
     def work(self, parameters: Mapping[str, Any]) -> SessionEnd | None:
-        """Do what is asked for until it is over; return how it ended. Raises what a person is to read.
-
-        None: the study goes on under another controller, which shows it in this flow run.
-        """
+        """Do what is asked for until it is over; return how it ended. Raises what a person is to read. None: the study
+        goes on under another controller, which shows it in this flow run."""
         given = {name: value for name, value in parameters.items() if value not in ("", None)}  # as a form says none
         try:
             options = FlowParameters.model_validate(given)

@@ -113,9 +113,7 @@ def _end(home: Home, name: str, how: Callable[[psutil.Process], None] = psutil.P
 
 def leave_flow_runs(home: Home, worker: int) -> None:
     """Have every process of a flow run leave its study; their worker is killed first, or it would begin them again.
-
-    What is asked to leave is Prefect's executor, which puts the flow run back in line; where it is gone, ours.
-    """
+    What is asked to leave is Prefect's executor, which puts the flow run back in line; where it is gone, ours."""
     executors: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
         executors += psutil.Process(worker).children()

@@ -277,17 +277,9 @@ class RetryingEndpoint:
     """The endpoint, with patience for what passes."""
 
     def __init__(
-        self,
-        model: str,
-        endpoint: Endpoint,
-        timeout_s: float,
-        patience_s: float,
-        sleep: Callable[[float], None],
-        note: Callable[[str], None],
-        *,
-        reached: bool,
-        turn_s: float = math.inf,
-    ) -> None:
+        self, model: str, endpoint: Endpoint, timeout_s: float, patience_s: float, sleep: Callable[[float], None],
+        note: Callable[[str], None], *, reached: bool, turn_s: float = math.inf,
+    ) -> None:  # fmt: skip
         """`turn_s` bounds all requests of a turn together."""
         self.model, self.reached, self.redact = model, reached, endpoint.redact
         self._endpoint, self._timeout_s, self._left_s = endpoint, timeout_s, patience_s

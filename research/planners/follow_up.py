@@ -287,13 +287,9 @@ class FollowUpFinder:
                     yield values[wins], values[not wins]
 
     def _make_follow_up(
-        self,
-        contrasts: Sequence[Contrast],
-        environment: str,
-        why: str,
-        held: Mapping[str, Scalar] | None = None,
+        self, contrasts: Sequence[Contrast], environment: str, why: str, held: Mapping[str, Scalar] | None = None,
         shape: Shape = "apart",
-    ) -> Iterator[FollowUp]:
+    ) -> Iterator[FollowUp]:  # fmt: skip
         if held is None:
             held = self._shared_settings(environment, {contrast.field for contrast in contrasts})
         with suppress(BadTopic, DesignRefused):  # values that make no job together

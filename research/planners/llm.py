@@ -440,16 +440,10 @@ class LlmPlanner:
     name = PLANNER
 
     def __init__(
-        self,
-        model: str,
-        endpoint: Endpoint,
-        *,
-        options: PlannerOptions | None = None,
-        fallback: tuple[str, Endpoint] | None = None,
-        patience_s: float | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-        note: Callable[[str], None] = lambda line: None,
-    ) -> None:
+        self, model: str, endpoint: Endpoint, *, options: PlannerOptions | None = None,
+        fallback: tuple[str, Endpoint] | None = None, patience_s: float | None = None,
+        sleep: Callable[[float], None] = time.sleep, note: Callable[[str], None] = lambda line: None,
+    ) -> None:  # fmt: skip
         """`patience_s` is how long a turn may wait (default: `PATIENT_SHARE` of the time left); `note` hears of it."""
         self.model: str | None = model
         self._endpoints = [(model, endpoint), *([] if fallback is None else [fallback])]

@@ -82,14 +82,11 @@ class EnvironmentRequest(ToolRequest):
             raise ToolError(error.message) from error
         measured = compiler.price.estimates.of(base.model_copy(update={"environment": name}))
         return {
-            "notice": DATA,
-            "name": name,
-            "reward_range": list(environment.reward_range),
-            "solved_from_reward": environment.solved_at,
-            "tasks": sizes,
+            "notice": DATA, "name": name, "reward_range": list(environment.reward_range),
+            "solved_from_reward": environment.solved_at, "tasks": sizes,
             "measured_before_training": measured and measured.model_dump(exclude_none=True, exclude={"job", "faults"}),
             "quoted": quoted,
-        }
+        }  # fmt: skip
 
 
 def describe_environment(environment: Environment) -> Answer:

@@ -39,12 +39,9 @@ _EDGES = re.compile(r"^[^\w<>~]+|[^\w<>~%]+$")
 
 
 def parse_topic(
-    topic: str,
-    fields: Sequence[FieldSpec] | None = None,
-    environments: Sequence[Environment] | None = None,
-    wanted: RequestedComparison | None = None,
-    model: str = "",
-) -> ParsedTopic:
+    topic: str, fields: Sequence[FieldSpec] | None = None, environments: Sequence[Environment] | None = None,
+    wanted: RequestedComparison | None = None, model: str = "",
+) -> ParsedTopic:  # fmt: skip
     """Return what a topic asks beside flags (`wanted`); raise BadTopic where nothing to vary is named."""
     wanted = wanted or RequestedComparison()
     fields = field_specs() if fields is None else fields

@@ -415,11 +415,9 @@ def lint_arms(
     control: Job, arm: Job, declared: str | Collection[str],
     slots: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
 ) -> list[str]:  # fmt: skip
-    """Return how two arms, jobs and names of code by slot, differ beyond what is `declared`, a line each.
-
-    Values that follow from several fields may differ only when they follow from a declared one. That nothing declared
-    differs is a violation too. `tracking` trains nothing and is not compared.
-    """
+    """Return how two arms, jobs and names of code by slot, differ beyond what is `declared`, a line each. Values that
+    follow from several fields may differ only when they follow from a declared one. That nothing declared differs is a
+    violation too. `tracking` trains nothing and is not compared."""
     names = frozenset({declared} if isinstance(declared, str) else declared)
     left, right = (
         flatten({**job.model_dump(mode="json", exclude={"tracking"}), **NO_CODE, **code})

@@ -59,18 +59,11 @@ class CollectedEvidence(NamedTuple):
 
 
 def collect(
-    folder: AttemptFolder,
-    spec: AttemptSpec,
-    study_folder: Path,
-    read: ReadTracking | None = None,
-    *,
-    said: AttemptOutcome = NOTHING_SAID,
-    neighbours: int | None = None,
-) -> CollectedEvidence:
-    """Check and store the results of a finished attempt under `study_folder`; raises CollectError or OSError.
-
-    `said` is the outcome that the attempt wrote, `neighbours` how many others ran beside it (`Conditions`).
-    """
+    folder: AttemptFolder, spec: AttemptSpec, study_folder: Path, read: ReadTracking | None = None, *,
+    said: AttemptOutcome = NOTHING_SAID, neighbours: int | None = None,
+) -> CollectedEvidence:  # fmt: skip
+    """Check and store the results of a finished attempt under `study_folder`; raises CollectError or OSError. `said` is
+    the outcome that the attempt wrote, `neighbours` how many others ran beside it (`Conditions`)."""
     expected_hashes = dict(said.files)
     if spec.initial_sha256:  # what it took over
         expected_hashes[folder.evaluation("initial").name] = spec.initial_sha256
@@ -233,11 +226,9 @@ def _check_evaluation(
 def _during_evaluations(
     folder: AttemptFolder, spec: AttemptSpec, *, steps: int, resumed_at: int | None
 ) -> list[Evaluation]:
-    """Return the evaluations during a training of so many steps, after checking them as the others are checked.
-
-    Of those before the step at which it was gone on with, each is the one that was kept; what was evaluated of the last
-    policy, where a rule ended training there, is not among them: that is measured after training.
-    """
+    """Return the evaluations during a training of so many steps, after checking them as the others are checked. Of
+    those before the step at which it was gone on with, each is the one that was kept; what was evaluated of the last
+    policy, where a rule ended training there, is not among them: that is measured after training."""
     if not spec.evaluate_after:
         return []
     path, run, schedule = folder.evaluation("during"), spec.run, spec.run.metric.schedule

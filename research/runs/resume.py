@@ -160,10 +160,8 @@ def _hash_during(folder: AttemptFolder, run: RunState) -> str | None:
 
 
 def transfer_files(source: AttemptFolder, into: AttemptFolder) -> None:
-    """Move the server's folder, and copy the evaluations made so far; no change where that was done. OSError.
-
-    What is not there any more is not taken: the attempt finds out, and ends by it.
-    """
+    """Move the server's folder, and copy the evaluations made so far; no change where that was done. OSError. What is
+    not there any more is not taken: the attempt finds out, and ends by it."""
     if into.server.exists():
         return
     with suppress(FileNotFoundError):
