@@ -34,7 +34,8 @@ from research.installation.base_job import describe_unusual_rate, require_job
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation, choose
-from research.orchestration.server import PrefectUnavailable, find_worker, prepare_prefect
+from research.orchestration.handover import find_worker, prepare_prefect
+from research.orchestration.server import PrefectUnavailable
 from research.orchestration.supervision import pages_address, pages_line
 from research.planners.context import Planner
 from research.runs.files import AttemptFolder, read_progress

@@ -23,7 +23,7 @@ from research.controller.session import PLANNER_OPTIONS, has_controller, hold_le
 from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.studies import find_study
-from research.orchestration.server import find_worker
+from research.orchestration.handover import find_worker
 from research.scheduler.next_step import is_done
 from research.scheduler.required_runs import attempts_running
 from research.shown.listing import read_listing

@@ -30,7 +30,6 @@ from filelock import FileLock, Timeout
 from research.errors import NotReady
 from research.files import read_json, write_bytes, write_json
 from research.installation.base_job import PREFECT_REMEDY
-from research.installation.home import Home
 from research.text import is_http_url
 from studies.log.locks import Holder
 
@@ -180,20 +179,6 @@ def client_environment(folder: Path) -> dict[str, str]:
     """Return the environment Prefect's client needs beside an address, once there is a server."""
     auth = {} if os.environ.get(SERVER) else {AUTH: read_password(folder) or ensure_password(folder)}
     return auth | client_settings(folder)
-
-
-def prepare_prefect(home: Home) -> None:
-    """Set what Prefect reads once, when it is first imported; raise PrefectUnavailable where it is not installed."""
-    require_prefect()
-    os.environ.update(client_settings(home.prefect))
-
-
-def find_worker(home: Home) -> Callable[[str], str]:
-    """Return the way to the worker (`research.orchestration.deployment`); raise NotReady where there is none."""
-    prepare_prefect(home)
-    from research.orchestration.deployment import worker_scheduler
-
-    return worker_scheduler(home)
 
 
 def client_settings(folder: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ from research.controller import interventions
 from research.controller.progress import progress_lines
 from research.controller.session import has_controller
 from research.errors import BadInput
-from research.orchestration.server import find_worker
+from research.orchestration.handover import find_worker
 from research.scheduler.required_runs import attempts_running
 from research.text import parse_budget
 from research.ui.access import Role

@@ -28,7 +28,7 @@ from research.errors import BadInput, NotReady, ResearchError
 from research.installation.base_job import require_known
 from research.installation.home import Home
 from research.isolation.mode import choose
-from research.orchestration.server import find_worker
+from research.orchestration.handover import find_worker
 from research.orchestration.supervision import require_worker
 from research.planners.rules import RulesPlanner
 from research.text import describe
