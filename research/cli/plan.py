@@ -58,20 +58,17 @@ def plan(asked: options.ResearchOptions, json: Json = False) -> None:
 def screen(seen: PlanPreview) -> Iterator[Text | Table]:
     for part in describe_plan(seen):
         if isinstance(part, Fact):
-            yield _draw_line(part)
+            name = "  " * part.inset + (f"{part.name}  " if part.name else "    " * part.inset)
+            if part.name in ("asked", "tested"):
+                yield Text.assemble((name, "dim"), (part.text, "italic" if part.name == "asked" else ""))
+            else:
+                yield Text(f"{name}{part.text}", "yellow" if part.warns else "")
             continue
         yield Text(f"\n{part.caption}")
         table = make_table(part.names, (), right=part.right)
         for index, row in enumerate(part.rows):
             table.add_row(*row, style=part.styles[index] if part.styles else "")
         yield table
-
-
-def _draw_line(line: Fact) -> Text:
-    name = "  " * line.inset + (f"{line.name}  " if line.name else "    " * line.inset)
-    if line.name in ("asked", "tested"):
-        return Text.assemble((name, "dim"), (line.text, "italic" if line.name == "asked" else ""))
-    return Text(f"{name}{line.text}", "yellow" if line.warns else "")
 
 
 _FOR_PEOPLE = ("requested_metric", "requested_episodes", "budget")

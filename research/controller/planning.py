@@ -98,16 +98,6 @@ class TurnId:
         name = f"{self.stage}.json" if self.number == 1 else f"{self.stage}-{self.number}.json"
         return folder / name if self.round == 1 else folder / f"round-{self.round}" / name
 
-    def list_side_events(
-        self, asides: Sequence[SideAction], state: StudyState
-    ) -> Iterator[tuple[EventType, dict[str, Any]]]:
-        """Yield the events of what was said beside the turn's action, as far as the log lacks them."""
-        known = {note.index for note in state.notebook if note.turn == self.key}
-        for index, aside in enumerate(asides):
-            if index not in known:
-                event = EventType.PLANNER_ASKED if aside.action == "ask" else EventType.PLANNER_NOTED
-                yield event, {**aside.model_dump(mode="json", exclude={"action"}), "turn": self.key, "index": index}
-
     def is_recorded(self, state: StudyState) -> bool:
         """Return whether its event is in the log; events of earlier versions do not name their turn."""
         if any(act.turn == self.key for act in state.planner_acts):
@@ -433,8 +423,12 @@ class Planning:
                 write_json(path, taken)
                 turn = RecordedTurn.model_validate(taken)
         if not place.is_recorded(state):
-            for event, payload in place.list_side_events(turn.asides, state):
-                self._append(event, payload)
+            known = {note.index for note in state.notebook if note.turn == place.key}
+            for index, aside in enumerate(turn.asides):
+                if index not in known:
+                    event = EventType.PLANNER_ASKED if aside.action == "ask" else EventType.PLANNER_NOTED
+                    words = aside.model_dump(mode="json", exclude={"action"})
+                    self._append(event, {**words, "turn": place.key, "index": index})
             self._append(EventType.PLANNER_ACTED, {**turn.acted, "turn": place.key})
         return turn
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from research.controller.built_designs import build_replication
 from research.controller.controller import budget_left
 from research.controller.evaluation import EvaluatedDesign, PlanningInputs, dry_run, plan_rounds, quote_tested
 from research.controller.planning import Planning
@@ -187,7 +188,7 @@ def price_next_round(home: Home, log: EventLog, state: StudyState, claim: str) -
     )  # fmt: skip
     now = planning.build_inputs(state, lambda: budget_left(state))
     inputs = planning.set_round(now, state, CampaignFacts.of(state))
-    propose, design = inputs.build_replication(Replicate(claim=claim))
+    propose, design = build_replication(Replicate(claim=claim), inputs.campaign, inputs.compiler)
     tools = inputs.tools(inputs)
     return {} if tools is None else PriceRequest(propose=propose, design=design).answer(tools)
 

@@ -128,8 +128,7 @@ class Attempt:
                     raise AttemptFailed(MODEL_CHANGED, error.message) from error
             engine = await self._connect_engine()
             server, url, tokens = await self._start_server(processes)
-        given = self._folder, self._spec, url, tokens["client"]
-        workers = ProcessWorkers(processes, *given) if engine is None else ContainerWorkers(engine, *given)
+        workers = self._workers(engine, processes, url, tokens["client"])
         self._refused = workers.refused
         async with workers, AsyncSwarmClient(url, tokens["admin"]) as client:
             try:
@@ -147,6 +146,11 @@ class Attempt:
         if spec.run.runs_python:
             require_isolation(spec.sandbox, f"the code of {spec.run.arm}")
         return None
+
+    def _workers(self, engine: ContainerEngine | None, processes: ProcessGroup, url: str, token: str) -> Workers:
+        if engine is None:
+            return ProcessWorkers(processes, self._folder, self._spec, url, token)
+        return ContainerWorkers(engine, self._folder, self._spec, url, token)
 
     async def _start_server(self, processes: ProcessGroup) -> tuple[ManagedProcess, str, dict[str, str]]:
         (self._folder.server / "server.json").unlink(missing_ok=True)  # of a server that was killed
