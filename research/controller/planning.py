@@ -122,7 +122,6 @@ _VOICES: Final = (EventType.PLANNER_ACTED, EventType.PLANNER_NOTED, EventType.PL
 DrawSecret = Callable[[int], str]
 """Returns so many random bytes in hex."""
 
-
 _NOT_HAD = (BadTopic, DesignRefused, PlannerFailed)
 _TRIES = 3
 """Questions that a planner may ask for a round before there is none."""

@@ -93,10 +93,8 @@ Interruption = Callable[[], str | None]
 """Returns why an interrupt (Ctrl-C, SIGTERM) stops the study; None where it is left, for another controller."""
 _PACKAGES = ("ajet", "torch", "transformers", "fastapi", "openai", "prefect", "wandb", "scipy", "sqlalchemy")
 
-
 PLANNER_OPTIONS: Final = "planner_options"
 """Setting of a study: the options of its language model."""
-
 
 FOLLOWS: Final = "follows"
 """Setting of a study: the claim of another one on which it is to give more evidence."""

@@ -72,7 +72,6 @@ LOADED_PER_S: Final = 5e8
 _TINY: Final = 1_000_000
 """Parameters up to which the constants above stand for a model."""
 
-
 KnownCheck = Callable[[Job], ModelCheck | None]
 """Returns what `ajet model check` measured of a job's model under the job's conditions; None where nobody asked it."""
 

@@ -182,7 +182,6 @@ Server = Annotated[
     ),
 ]
 
-
 HOW_TO_START = "start one with `ajet swarm start --environment guess`"
 SERVER, TOKEN = "AJET_SERVER", "AJET_TOKEN"
 _LIKE = "http://127.0.0.1:8700"

@@ -220,7 +220,6 @@ BEGINNING_S: Final = 120.0
 """The same of one that the worker took, or its executor ends: a process is being started, or a hook runs."""
 _LOOK_S: Final = 0.5
 
-
 _IN_VAIN: Final = "its process ended again and again before anything was begun; Retry begins it once more"
 
 

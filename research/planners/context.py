@@ -312,7 +312,6 @@ _SHOWN_OF_VERDICT = {
 }  # fmt: skip
 """Without an interval: the one that decided is among the references."""
 
-
 Check = Callable[[Action], DesignRefused | None]
 """Returns why an action would be refused, in one line for a person and one for a planner; None when it is taken."""
 

@@ -74,7 +74,8 @@ class OpenAiEndpoint:
     api = "openai"
 
     def __init__(self, api_key: str, base_url: str) -> None:
-        self._api_key, self._base_url, self.where = api_key, base_url, url_origin(base_url)
+        self._api_key, self.where = api_key, url_origin(base_url)
+        self._client: dict[str, Any] = {"api_key": api_key, "base_url": base_url, "max_retries": 0}
 
     def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
         reply: Future[str] = Future()
@@ -113,8 +114,7 @@ class OpenAiEndpoint:
     def _ask(self, request: Mapping[str, Any], timeout_s: float) -> str:
         import openai
 
-        key, url = self._api_key, self._base_url
-        with openai.OpenAI(api_key=key, base_url=url, timeout=timeout_s, max_retries=0) as client:
+        with openai.OpenAI(**self._client, timeout=timeout_s) as client:
             return client.chat.completions.with_raw_response.create(**request).text
 
     def redact(self, text: str) -> str:
@@ -149,8 +149,7 @@ class AnthropicEndpoint(OpenAiEndpoint):
     def _ask(self, request: Mapping[str, Any], timeout_s: float) -> str:
         import anthropic
 
-        key, url = self._api_key, self._base_url
-        with anthropic.Anthropic(api_key=key, base_url=url, timeout=timeout_s, max_retries=0) as client:
+        with anthropic.Anthropic(**self._client, timeout=timeout_s) as client:
             return to_completion(client.messages.with_raw_response.create(**to_messages(request)).text())
 
 

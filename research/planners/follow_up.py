@@ -82,7 +82,6 @@ _PRIORS = {
     ),
 }  # fmt: skip
 
-
 UNSEEN_CONFOUNDERS: Mapping[str, tuple[str, ...]] = {
     "kl_coef": ("less movement in all, which fewer steps would bring about as well",),
     "learning_rate": ("collapsed runs, which a mean hides",),

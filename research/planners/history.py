@@ -141,7 +141,6 @@ _EXPLORATIONS_SHOWN: Final = 4
 _LONGEST_WHY: Final = 300
 _DIGITS: Final = 5
 
-
 SecondaryMetrics = Callable[[StudyState], Iterable[str]]
 """Returns what other measures of a round's runs say otherwise than its verdicts."""
 

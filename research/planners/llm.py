@@ -112,7 +112,6 @@ MOST_OF_ONE: Final = 8_000
 """Characters of one answer."""
 _NO_MORE: Final = "no look is left in this turn; act now, with one JSON object that fits the schema"
 
-
 _REFUSALS: Final = (400, 422)
 _CHARACTERS: Final = 4
 """Of a request for each token, about: it is counted once it is answered."""

@@ -48,7 +48,6 @@ _AT_ONCE = 8
 Frame = tuple[bool, str]
 """Whether it is of a first call, and what stands around the messages."""
 
-
 _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 
 

@@ -85,7 +85,6 @@ _GROUPS: tuple[tuple[ResumeRule, str, str], ...] = (
 WAYS: Mapping[str, tuple[ResumeRule, str]] = {code: (way, why) for way, why, codes in _GROUPS for code in codes.split()}
 """By the code of an attempt's end: what follows, and why."""
 
-
 LETS_GO_S = 10.0
 """For a killed server to be gone: a kernel takes a moment to clear a large one away."""
 FolderOf = Callable[[int], AttemptFolder]
