@@ -59,7 +59,7 @@ def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableTy
         ("tokens", f"{sum(prompts.values()):,} in prompts ({new:,} of them new), {sampled:,} sampled"),
         ("log-prob", _format_mean([value for call in record.record for value in call.sampled.logprobs])),
     ]
-    parts: list[RenderableType] = [make_facts((name, Text(escape_line(value))) for name, value in rows), Text(), tree]
+    parts: list[RenderableType] = [make_facts((name, Text(value)) for name, value in rows), Text(), tree]
     if any(span.ids and not span.texts for call in record.record for span in (call.context, call.sampled)):
         parts.append(Text("ids only: no engine runs, and without its tokenizer no id has a text", style="yellow"))
     legend = Text.assemble(("context", "dim"), ("   special", "magenta"), "   sampled, by how likely: ")
