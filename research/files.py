@@ -24,10 +24,8 @@ def write_json(path: Path, value: JsonValue, *, durable: bool = True) -> str:
 
 
 def write_bytes(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o666) -> str:
-    """Write `data` under a temporary name and rename it; return its sha256. Raises OSError.
-
-    `durable` makes it survive a power cut as well; `mode` and the umask say who may read it.
-    """
+    """Write `data` under a temporary name and rename it; return its sha256. Raises OSError. `durable` makes it survive
+    a power cut as well; `mode` and the umask say who may read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)

@@ -157,25 +157,18 @@ class AgentResult:
     def to_json(self) -> dict[str, Any]:
         image = self.run.place.image
         return {
-            "action": self.run.request.action,
-            "server": self.run.server.url,
-            "sandbox": "process" if image is None else "docker",
-            "image": image,
-            "exit": asdict(self.exit),
-            "result": self.result,
-            "refused": dict(self.refused),
-            "restarts": [asdict(restart) for restart in self.restarts],
-            "reloads": self.reloads,
+            "action": self.run.request.action, "server": self.run.server.url,
+            "sandbox": "process" if image is None else "docker", "image": image, "exit": asdict(self.exit),
+            "result": self.result, "refused": dict(self.refused),
+            "restarts": [asdict(restart) for restart in self.restarts], "reloads": self.reloads,
             "job": self.status and {"step": self.status.step, "steps": self.status.steps},
             "egress_log": self.egress_log and str(self.egress_log),
-        }
+        }  # fmt: skip
 
 
 async def play(run: AgentRun, saved: asyncio.Task[str] | None = None) -> AgentResult | None:
-    """Run one client of an agent to its end; what one that died left open is given up at once.
-
-    None where its code was `saved` anew: what the old code had open is fenced before and after its process is ended.
-    """
+    """Run one client of an agent to its end; what one that died left open is given up at once. None where its code was
+    `saved` anew: what the old code had open is fenced before and after its process is ended."""
     request, place = run.request, run.place
     begin = run_in_process if place.engine is None else run_in_container
     try:
@@ -307,12 +300,9 @@ def restart_reason(ended: Exit) -> str | None:
         lost = "the server was lost, the disk was full, or the agent failed again and again"
         return f"it ended with exit code {code}" + (f": {lost}" if code == LOST else "")
     return {
-        "finished": "it ended before the job was finished",
-        "out_of_memory": "it used up its memory",
-        "stopped": "it was stopped",
-        "killed": "it was killed",
-        "lost": "its container is gone",
-    }[ended.reason]
+        "finished": "it ended before the job was finished", "out_of_memory": "it used up its memory",
+        "stopped": "it was stopped", "killed": "it was killed", "lost": "its container is gone",
+    }[ended.reason]  # fmt: skip
 
 
 SETTLED_MS: Final = 50
@@ -345,10 +335,8 @@ async def wait_for_save(folder: Path, code: str) -> str:
 
 
 async def perform(run: AgentRun) -> AgentResult:
-    """Run an agent to its end; only the log of its connections is kept of its folder.
-
-    SIGTERM and the end of the terminal are taken for Ctrl-C.
-    """
+    """Run an agent to its end; only the log of its connections is kept of its folder. SIGTERM and the end of the
+    terminal are taken for Ctrl-C."""
     task, loop, signals = asyncio.current_task(), asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGHUP)
     assert task is not None
     for number in signals:

@@ -312,8 +312,6 @@ _WIDE = 160
 
 
 class _BareConsole(Console):
-    """A console that writes no control character but its own styles."""
-
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(strip_control_chars(segment.text), segment.style)
@@ -369,13 +367,9 @@ def answer(as_json: bool, value: Any, *parts: RenderableType | Iterator[Renderab
 
 
 def make_table(
-    names: Sequence[str],
-    rows: Iterable[Sequence[RenderableType]],
-    *,
-    right: Container[str] = (),
-    wraps: Container[str] = (),
-    **options: Any,
-) -> Table:
+    names: Sequence[str], rows: Iterable[Sequence[RenderableType]], *, right: Container[str] = (),
+    wraps: Container[str] = (), **options: Any,
+) -> Table:  # fmt: skip
     """Return a table without lines whose columns are whole, but for those that may wrap; `right` are aligned there.
 
     Where a terminal is too narrow for a whole column it says so by an ellipsis: half of a number looks like another.

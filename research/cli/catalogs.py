@@ -28,7 +28,6 @@ from swarm.models import ModelCheck
 
 job_app = typer.Typer(no_args_is_help=True)
 
-
 HOW_TO_WRITE_ONE = (
     'A job file is a JSON object of such fields: {"steps": 80, "model": {"kind": "tiny", "layers": 4}}. What it leaves '
     "out has its default."

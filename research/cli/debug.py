@@ -86,7 +86,6 @@ def _content(message: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _begin_episode(server: ServerConnection, task: Task) -> Iterator[tuple[VerboseEpisode, AsyncSwarmClient]]:
-    """Yield an evaluation's episode, whose lease is kept, and its client; it is given up in the end."""
     bridge, client = background(), AsyncSwarmClient(server.url, server.token, owner="ajet client debug")
 
     async def keep_alive(episode: Episode[Task]) -> None:

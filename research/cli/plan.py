@@ -16,7 +16,7 @@ from research.errors import DesignRefused, TopicDeclined
 from research.installation.base_job import require_known
 from research.installation.home import Home
 from research.planners.rules import RulesPlanner
-from research.shown.plan import Fact, Grid, describe_plan
+from research.shown.plan import Fact, describe_plan
 from research.terminal import warn
 from studies import EventLog
 from swarm.job import Job
@@ -56,26 +56,19 @@ def plan(asked: options.ResearchOptions, json: Json = False) -> None:
 
 
 def screen(seen: PlanPreview) -> Iterator[Text | Table]:
-    for each in describe_plan(seen):
-        if isinstance(each, Fact):
-            yield _draw_line(each)
-        else:
-            yield from _draw_table(each)
-
-
-def _draw_line(line: Fact) -> Text:
-    name = "  " * line.inset + (f"{line.name}  " if line.name else "    " * line.inset)
-    if line.name in ("asked", "tested"):
-        return Text.assemble((name, "dim"), (line.text, "italic" if line.name == "asked" else ""))
-    return Text(f"{name}{line.text}", "yellow" if line.warns else "")
-
-
-def _draw_table(grid: Grid) -> Iterator[Text | Table]:
-    yield Text(f"\n{grid.caption}")
-    table = make_table(grid.names, (), right=grid.right)
-    for index, row in enumerate(grid.rows):
-        table.add_row(*row, style=grid.styles[index] if grid.styles else "")
-    yield table
+    for part in describe_plan(seen):
+        if isinstance(part, Fact):
+            name = "  " * part.inset + (f"{part.name}  " if part.name else "    " * part.inset)
+            if part.name in ("asked", "tested"):
+                yield Text.assemble((name, "dim"), (part.text, "italic" if part.name == "asked" else ""))
+            else:
+                yield Text(f"{name}{part.text}", "yellow" if part.warns else "")
+            continue
+        yield Text(f"\n{part.caption}")
+        table = make_table(part.names, (), right=part.right)
+        for index, row in enumerate(part.rows):
+            table.add_row(*row, style=part.styles[index] if part.styles else "")
+        yield table
 
 
 _FOR_PEOPLE = ("requested_metric", "requested_episodes", "budget")

@@ -61,7 +61,7 @@ _STYLES = {"planned": "dim", "running": "bold cyan", "ended": "yellow", "collect
 
 @dataclass(eq=False)
 class LiveScreen:
-    """A live screen for a terminal; use as a context manager and feed `observe`.
+    """A live screen for a terminal, while its `live` is entered; feed `observe`.
 
     `doubts` says by its key in the progress lines why a verdict does not follow, which is not shown then.
     """
@@ -74,14 +74,7 @@ class LiveScreen:
     _state: StudyState | None = None
 
     def __post_init__(self) -> None:
-        self._live = Live(console=self.console, refresh_per_second=4, transient=False)
-
-    def __enter__(self) -> LiveScreen:
-        self._live.__enter__()
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self._live.__exit__(*exc)
+        self.live = Live(console=self.console, refresh_per_second=4, transient=False)
 
     def observe(self, state: StudyState) -> None:
         self._state = state
@@ -98,7 +91,7 @@ class LiveScreen:
             parts: tuple[RenderableType, ...] = notes
         else:
             parts = (screen(state, self.budget_left(state), self.read, self.doubts), *notes)
-        self._live.update(_WrappedScreen(Group(*parts)))
+        self.live.update(_WrappedScreen(Group(*parts)))
 
 
 class _WrappedScreen:
@@ -200,16 +193,9 @@ INTERRUPTED = 130
 
 
 def conduct(
-    home: Home,
-    log: EventLog,
-    study: str,
-    planner: Planner,
-    *,
-    lease: ControllerLease,
-    isolation: Isolation = UNISOLATED,
-    prefect: bool,
-    json: bool,
-) -> None:
+    home: Home, log: EventLog, study: str, planner: Planner, *, lease: ControllerLease,
+    isolation: Isolation = UNISOLATED, prefect: bool, json: bool,
+) -> None:  # fmt: skip
     """Drive a study to its end, showing its progress; raise typer.Exit unless it was concluded."""
     say = warn if json else console().print
     begun = fold(log.read(study))
@@ -299,8 +285,8 @@ def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple
         return progress.model_dump() if progress is not None else {}
 
     if not json and console().is_terminal:
-        live = LiveScreen(console(), budget_left, read, doubts)
-        return live, live
+        shown = LiveScreen(console(), budget_left, read, doubts)
+        return shown, shown.live
     stream = sys.stderr if json else sys.stdout
 
     def write(line: str) -> None:

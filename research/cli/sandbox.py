@@ -14,7 +14,7 @@ from rich.text import Text
 from research.cli.app import Json, answer, console, make_table, print_json, show_progress
 from research.installation.home import Home
 from research.installation.studies import readable_studies
-from research.isolation.inventory import find_sandbox, find_sandboxes, open_handle
+from research.isolation.inventory import find_handle, find_sandboxes
 from research.isolation.mode import one_line, read_sandboxing
 from research.scheduler.next_step import is_done
 from research.terminal import warn
@@ -121,9 +121,7 @@ def logs(name: Annotated[str, typer.Argument(help="Name of the sandbox, or its b
     Example:
         ajet sandbox logs ajet-larger-group-r3-a1
     """
-    home = Home.locate()
-    engine, _ = _engine()
-    handle = open_handle(home, engine, find_sandbox(home, engine, name))
+    handle = find_handle(Home.locate(), _engine()[0], name)
     sys.stdout.write(escape_control(handle.logs(tail_bytes=WINDOW_BYTES)))
 
 

@@ -137,8 +137,7 @@ def approve(name: AskingStudy = None, note: Note = "", json: Json = False) -> No
         ajet study approve
         ajet study approve larger-group --note "within this week's hours"
     """
-    home, log = open_installation()
-    _answer_question(home, log, name, note, json, granted=True)
+    _answer_question(name, note, json, granted=True)
 
 
 def deny(name: AskingStudy = None, note: Note = "", json: Json = False) -> None:
@@ -148,15 +147,13 @@ def deny(name: AskingStudy = None, note: Note = "", json: Json = False) -> None:
         ajet study deny
         ajet study deny larger-group --note "too dear for what it would tell"
     """
-    home, log = open_installation()
-    state = _answer_question(home, log, name, note, json, granted=False)
+    home, log, state = _answer_question(name, note, json, granted=False)
     if any(attempts_running(state)):
         interventions.end_attempts(home, log, StudyLog(log, state.id), warn)
 
 
-def _answer_question(
-    home: Home, log: EventLog, name: str | None, note: str, json: bool, *, granted: bool
-) -> StudyState:
+def _answer_question(name: str | None, note: str, json: bool, *, granted: bool) -> tuple[Home, EventLog, StudyState]:
+    home, log = open_installation()
     if name is None:  # the study that asks; of several none, as each costs something
         several = [line.summary["study"] for line in read_listing(home, log) if line.summary["asks"] is not None]
         if len(several) > 1:
@@ -181,7 +178,7 @@ def _answer_question(
     else:
         following = f"study {state.id} goes on under its controller"
     answer(json, {"study": state.id, "seq": given.seq, **answer_json(given)}, f"{given.describe()}; {following}")
-    return state
+    return home, log, state
 
 
 LOOK_S = 1.0

@@ -186,18 +186,14 @@ def require_same(wanted: Mapping[str, float], known: Sequence[StreamStatus]) -> 
 def _stream_row(stream: StreamStatus, metrics: Mapping[str, float], job: Job | None) -> dict[str, Any]:
     label, share = f"stream/{stream_label(stream.name)}", stream.share
     return {
-        "name": stream.name,
-        "share": share,
+        "name": stream.name, "share": share,
         "groups_per_batch": None if share is None or job is None else round(share * job.tasks_per_step, 6),
-        "groups_played": stream.cursor,
-        "groups_open": stream.groups_open,
-        "groups_trained": stream.groups_trained,
+        "groups_played": stream.cursor, "groups_open": stream.groups_open, "groups_trained": stream.groups_trained,
         "groups_in_last_batch": int(metrics[f"{label}/groups"]) if f"{label}/groups" in metrics else None,
         **{name: metrics.get(f"{label}/{metric}") for name, metric in _MEASURED.items()},
-    }
+    }  # fmt: skip
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the values of a row as its header names them."""
     forms = {"share": ".1%", "groups_per_batch": ".3g", **dict.fromkeys(_MEASURED, ".3f")}
     return tuple("-" if value is None else format(value, forms.get(name, "")) for name, value in row.items())

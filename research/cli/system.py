@@ -42,7 +42,6 @@ _MINIMUM_FREE_GIB = 1.0
 _BASE = ("fastapi", "aiohttp", "openai", "sqlalchemy", "wandb", "pydantic", "scipy", "matplotlib")
 _AS_PROCESSES = "clients and evaluators run as processes; generated code needs Docker"
 
-
 Level = Literal["ok", "optional", "missing"]
 
 

@@ -269,7 +269,6 @@ def _head(frame: TopFrame) -> Iterator[Text]:
 
 
 def _curves(frame: TopFrame, width: int) -> Iterator[Text]:
-    """Yield a line for each curve that has a value beside 0: its bars, where it is and where it came from."""
     room = width - _NAME - 1 - _NUMBERS
     if frame.steps:
         first, last = frame.steps[0].step, frame.steps[-1].step

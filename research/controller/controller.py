@@ -24,8 +24,7 @@ from research.controller.mirror import WandbMirror
 from research.controller.planning import DrawSecret, Planning
 from research.design.known_findings import load_findings
 from research.design.noise_bank import NoiseBank
-from research.design.pricing import Pricing, make_pricing, median_seconds
-from research.environments.catalog import find_all_measurements
+from research.design.pricing import Pricing, local_pricing
 from research.errors import ModelFailed
 from research.files import is_full
 from research.installation.base_job import base_job_of
@@ -33,7 +32,6 @@ from research.installation.home import Home
 from research.installation.machine import MachineSlots
 from research.installation.tiny_model import Note, prepare_model
 from research.isolation.mode import UNISOLATED, Isolation
-from research.models.fetch import check_loader
 from research.planners.context import Planner
 from research.runs.launcher import AttemptLauncher
 from research.runs.wandb_log import ReadTracking
@@ -97,28 +95,14 @@ class StudyController:
     """The controller of one study. The caller holds the study's lease."""
 
     def __init__(
-        self,
-        *,
-        home: Home,
-        log: EventLog,
-        study: str,
-        planner: Planner,
-        sandbox: Sandbox,
-        isolation: Isolation = UNISOLATED,
-        clock: Clock = now,
-        seconds: Callable[[], float] = time.monotonic,
-        pricing: Pricing | None = None,
-        base: Job | None = None,
-        note: Note = lambda line: None,
-        read_tracking: ReadTracking | None = None,
-        build_report: ReportBuilder = build_report,
-        draw_secret: DrawSecret = secrets.token_hex,
-        noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
-        planning: Planning | None = None,
-        closing: Closing | None = None,
-        mirror: WandbMirror | None = None,
+        self, *, home: Home, log: EventLog, study: str, planner: Planner, sandbox: Sandbox,
+        isolation: Isolation = UNISOLATED, clock: Clock = now, seconds: Callable[[], float] = time.monotonic,
+        pricing: Pricing | None = None, base: Job | None = None, note: Note = lambda line: None,
+        read_tracking: ReadTracking | None = None, build_report: ReportBuilder = build_report,
+        draw_secret: DrawSecret = secrets.token_hex, noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
+        planning: Planning | None = None, closing: Closing | None = None, mirror: WandbMirror | None = None,
         check: Callable[[], None] = lambda: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
 
         `clock` is wall time for people and files, `seconds` measures the time worked. `pricing` defaults to this
@@ -139,9 +123,7 @@ class StudyController:
         settings = self.state().settings
 
         def prices() -> Pricing:
-            observed, kind = median_seconds(log, exclude=study), isolation.sandboxing.kind
-            known = find_all_measurements(home), check_loader(home.models)
-            return pricing or make_pricing(int(settings["parallel"]), observed, kind, *known)
+            return pricing or local_pricing(home, log, int(settings["parallel"]), isolation.sandboxing.kind, study)
 
         self._planning = planning or Planning(
             home, log, self._record, planner, prices, base or base_job_of(settings), draw_secret, noise_bank,
@@ -240,7 +222,6 @@ class StudyController:
         return next_step(state, self.budget_left(state), int(state.settings["parallel"]))
 
     def _may_begin(self, state: StudyState, step: steps.Step) -> bool:
-        """Return whether a step can be done now: a launch once it has a slot, all else at any time."""
         if isinstance(step, TAKES_LONG):
             self._slots.yield_slot()
         if not isinstance(step, steps.Launch):
@@ -333,7 +314,6 @@ class StudyController:
                 self._append(EventType.REPORT_BUILT, **report.payload())
 
     def _judge(self, state: StudyState, step: steps.Judge) -> None:
-        """Give up runs whose files are spoilt, else write down the verdict, which a changed lock makes invalid."""
         spoilt = tuple(find_spoilt_runs(state, self._folder, step.phase))
         for run, code, reason in spoilt:
             self._launcher.invalidate(run, code, reason)
@@ -343,7 +323,6 @@ class StudyController:
             self._append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
 
     def _repair(self, state: StudyState, crash: RunState) -> None:
-        """Have code that crashed repaired, give up what its lock led to, and lock it anew; or write down why not."""
         answer = self._closing.ask_repair(state, crash, self.budget_left(state))
         if isinstance(answer, str):
             return self._append(EventType.DECISION_TAKEN, rule=REPAIR_RULE, action="end", reason=answer)
@@ -415,13 +394,9 @@ class Observer(Protocol):
 
 
 def drive(
-    loop: StudyController,
-    observers: Sequence[Observer],
-    interrupted: Event,
-    poll_s: float = 0.5,
-    pause_s: float = PAUSE_S,
-    interruption: Callable[[], str | None] = lambda: INTERRUPTED,
-) -> StudyState:
+    loop: StudyController, observers: Sequence[Observer], interrupted: Event, poll_s: float = 0.5,
+    pause_s: float = PAUSE_S, interruption: Callable[[], str | None] = lambda: INTERRUPTED,
+) -> StudyState:  # fmt: skip
     """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state. `interruption`
     then returns the reason; where it returns None, KeyboardInterrupt leaves the study as it is. Errors of a tick pass
     through, but for a model whose making Ctrl-C ended, and sandboxes, a database or a disk that fail for less than

@@ -90,9 +90,6 @@ class PlanningInputs(Briefing):
         """Return what the job's runs are judged by; raise DesignRefused for what its environment does not give."""
         return self.locked or self.compiler.metric_in(self._set_environment(self.compiler.base or Job()).environment)
 
-    def build_replication(self, action: actions.Replicate) -> tuple[actions.Propose, actions.ProposeDesign]:
-        return build_replication(action, self.campaign, self.compiler)
-
     def hypotheses(self, proposal: actions.Propose) -> tuple[Hypothesis, ...]:
         """Return the hypotheses of a proposal as records; raise DesignRefused for one that cannot be tested."""
         judged = None if self.compiler.requirements.metric is None else self.metric()
@@ -286,7 +283,7 @@ class ActionCheck:
             when = "in a later round" if isinstance(action, actions.Replicate | actions.Conclude) else ""
             raise DesignRefused(f"expected the action {expected!r} now; found {action.action!r}", when=when)
         if isinstance(action, actions.Replicate):
-            proposal, design = inputs.build_replication(action)
+            proposal, design = build_replication(action, inputs.campaign, inputs.compiler)
             self.tried = inputs.check_code(sources_of(proposal), design.environment)
             if (other := inputs.wanted.find_conflict(design.environment)) is not None:
                 raise other
@@ -313,7 +310,6 @@ class ActionCheck:
         return inputs.compile(context.hypotheses, action, search=context.search)
 
     def _check_text(self, action: actions.Action) -> None:
-        """Raise DesignRefused for what is wrong with a text, an answer's or that of repaired code."""
         context = self._context
         if isinstance(action, actions.Review) and not {*action.unsupported} <= {*range(1, len(context.sentences) + 1)}:
             raise DesignRefused(f"expected numbers up to {len(context.sentences)}; found {action.unsupported}")
@@ -388,8 +384,9 @@ def design_topic(
     context = inputs.build_context()
     check = ActionCheck(inputs, context)
     turn, secret = take(context, check)
-    again = inputs.build_replication(turn.action) if isinstance(turn.action, actions.Replicate) else None
-    action = turn.action if again is None else again[0]
+    action, again = turn.action, None
+    if isinstance(action, actions.Replicate):
+        action, again = build_replication(action, inputs.campaign, inputs.compiler)
     assert isinstance(action, actions.Propose)
     hypotheses = inputs.with_metric_of(action).hypotheses(action)
     proposal = AcceptedProposal(action, hypotheses, turn)
@@ -398,7 +395,7 @@ def design_topic(
         return design_proposal(inputs, proposal, take)
     result = check.evaluate(turn.action)
     assert result is not None
-    return EvaluatedDesign(inputs.topic, proposal, again[1], turn, secret, result)
+    return EvaluatedDesign(inputs.topic, proposal, again, turn, secret, result)
 
 
 def design_proposal(

@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from research.controller.wandb import OnlineLogging, WandbClient, WandbProcess
@@ -59,6 +59,36 @@ class Trouble:
             if self.lasts:
                 self._tell(self._over)
             self.lasts = False
+
+
+class StudyView:
+    """A thread beside a study, from entering to leaving; the study never fails with it, and leaving it is bounded.
+
+    `say` takes where the study is shown, `warn` that it is not; a line that cannot be written is dropped.
+    """
+
+    def __init__(self, name: str, say: Note, warn: Note, describe: Callable[[Exception], str], over: str) -> None:
+        self._say, self._warn = ignore_disk_full(say), ignore_disk_full(warn)
+        self._trouble = Trouble(self._warn, describe, over)
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._error = error
+        self._over.set()
+        with suppress(KeyboardInterrupt):  # whoever waits no longer is not kept
+            self._leave()
+
+    @abstractmethod
+    def _work(self) -> None: ...
+
+    @abstractmethod
+    def _leave(self) -> None: ...
 
 
 FIRST_S, LONGEST_S = 1.0, 30.0
@@ -154,7 +184,6 @@ class AttemptCopy:
         self.sending = self._client.start("send", self._folder.log("wandb"), log=str(log), live=live)
 
     def _check_process(self, sending: WandbProcess, *, awaited: bool) -> None:
-        """See whether a sending ended; end that of a log which nobody will close, or that takes too long."""
         code, over_at = sending.poll(), self._over_at
         if code is None and awaited and (over_at is None or self._now() - over_at < ENDING_S):
             return
@@ -223,45 +252,22 @@ LEAVING_S = 5.0
 """Most seconds that a study which is left waits for a look that is under way."""
 
 
-class WandbMirror:
+class WandbMirror(StudyView):
     """Sends the logs of a study from entering to leaving, and tells how their copies stand at W&B."""
 
     def __init__(
-        self,
-        home: Home,
-        study: str,
-        online: OnlineLogging,
-        say: Note,
-        warn: Note,
-        environ: Mapping[str, str] = os.environ,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`say` takes where the study is shown, `warn` that it is not; a line that cannot be written is dropped."""
-        self._home = home
-        self._study = study
-        self._online = online
-        self._say = ignore_disk_full(say)
-        self._warn = ignore_disk_full(warn)
-        self._environ = environ
-        self._now = now
+        self, home: Home, study: str, online: OnlineLogging, say: Note, warn: Note,
+        environ: Mapping[str, str] = os.environ, now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        super().__init__("wandb-mirror", say, warn, _describe_trouble, "W&B is back")
+        self._home, self._study, self._online, self._environ, self._now = home, study, online, environ, now
         self._news: deque[CopyStatus] = deque()
         self._copies: dict[tuple[str, int], AttemptCopy] = {}
-        self._trouble = Trouble(self._warn, _describe_trouble, "W&B is back")
-        self._over = threading.Event()
         self._at_rest = threading.Event()
         """Set by a look that began after it was made, and saw nothing under way: of each `settle` its own."""
-        self._thread = threading.Thread(target=self._work, name="wandb-mirror", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        with suppress(KeyboardInterrupt):  # whoever waits no longer is not kept
-            self._thread.join(LEAVING_S)
+    def _leave(self) -> None:
+        self._thread.join(LEAVING_S)
 
     def updates(self) -> Iterator[CopyStatus]:
         """Yield what is new; each is yielded again unless the one after it is asked for, as once it is written."""

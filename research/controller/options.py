@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from research.controller.mirror import WandbMirror
 from research.controller.session import PLANNER_OPTIONS, StudyRequest, require_here
-from research.controller.wandb import online_logging_of, wandb_login
+from research.controller.wandb import OnlineLogging, wandb_login
 from research.design.comparison import (
     DEFAULT_ANALYSES,
     DEFAULT_POWER,
@@ -73,7 +73,6 @@ _FLAGS = {"held": "--set", "shape": "--as"}
 
 
 def _option(help: str, *names: str, form: Mapping[str, Any] | None = None, **shown: Any) -> tuple[Any, Any]:
-    """Return an option of the command line, and what Prefect's form shows and checks of it."""
     return typer.Option(*names, help=help, **shown), Field(description=help, json_schema_extra={**(form or {})})
 
 
@@ -230,11 +229,12 @@ def make_mirror(
     home: Home, begun: StudyState, say: Callable[[str], None], warn: Callable[[str], None]
 ) -> WandbMirror | None:
     """Return what sends copies of a study's logs to W&B; None where it began without, or nobody is logged in now."""
-    online, login = online_logging_of(begun.settings), wandb_login(os.environ)
-    if online is None:
+    login, record = wandb_login(os.environ), begun.settings.get("wandb")
+    if record is None:
         if os.environ.get("WANDB_MODE") == "online":
             warn(f"nothing is sent to W&B: {'the study began without' if login.online else login.why}")
         return None
+    online = OnlineLogging.model_validate(record)
     if login.online is None or login.online.base_url != online.base_url:
         why = login.why if login.online is None else f"W&B's server is {login.online.server} now"
         warn(f"the study sends its logs to W&B at {online.server}; {why}. They are kept here, and sent once it goes on "
@@ -326,7 +326,6 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
 
 
 def _require_explorable(asked: ResearchOptions, wanted: RequestedComparison, parsed: ParsedTopic | None) -> None:
-    """Raise BadInput for what makes no sense where one run of each arm is made and nothing is tested."""
     alone = {"rounds": (asked.rounds or 1) > 1, "extend-to": asked.extend_to, "mediator": asked.mediator}
     if other := next((flag for flag, given in alone.items() if given), None):
         why = "as each arm has one run and nothing is tested"
@@ -344,7 +343,6 @@ def _require_explorable(asked: ResearchOptions, wanted: RequestedComparison, par
 def _set_environment(
     comparison: RequestedComparison, topic: str, environment: str | None, reward: str | None, note: Note
 ) -> RequestedComparison:
-    """Return the comparison in the environment that is asked for; what is not built in is brought here."""
     if environment is None and reward is not None:
         raise BadEnvironment("expected --reward beside --env TASKS.jsonl; found it alone; name the tasks it judges")
     home = Home.locate()
@@ -359,7 +357,6 @@ def _set_environment(
 
 
 def _find_named_environments(topic: str, home: Home, *, short: bool) -> list[str]:
-    """Return the environments of users that a topic names in full, and in `short`; raise BadEnvironment."""
     known: dict[str, list[str]] = {}
     for folder in sorted(home.environments.glob(f"[!.]*{MARK}*")):
         known.setdefault(folder.name.partition(MARK)[0], []).append(folder.name)

@@ -98,16 +98,6 @@ class TurnId:
         name = f"{self.stage}.json" if self.number == 1 else f"{self.stage}-{self.number}.json"
         return folder / name if self.round == 1 else folder / f"round-{self.round}" / name
 
-    def list_side_events(
-        self, asides: Sequence[SideAction], state: StudyState
-    ) -> Iterator[tuple[EventType, dict[str, Any]]]:
-        """Yield the events of what was said beside the turn's action, as far as the log lacks them."""
-        known = {note.index for note in state.notebook if note.turn == self.key}
-        for index, aside in enumerate(asides):
-            if index not in known:
-                event = EventType.PLANNER_ASKED if aside.action == "ask" else EventType.PLANNER_NOTED
-                yield event, {**aside.model_dump(mode="json", exclude={"action"}), "turn": self.key, "index": index}
-
     def is_recorded(self, state: StudyState) -> bool:
         """Return whether its event is in the log; events of earlier versions do not name their turn."""
         if any(act.turn == self.key for act in state.planner_acts):
@@ -132,7 +122,6 @@ _VOICES: Final = (EventType.PLANNER_ACTED, EventType.PLANNER_NOTED, EventType.PL
 DrawSecret = Callable[[int], str]
 """Returns so many random bytes in hex."""
 
-
 _NOT_HAD = (BadTopic, DesignRefused, PlannerFailed)
 _TRIES = 3
 """Questions that a planner may ask for a round before there is none."""
@@ -142,8 +131,6 @@ DECLINED = "the planner declined the topic: nothing was tested"
 
 
 class _ExplorationRequest(Exception):
-    """The planner wants to see more before it asks."""
-
     def __init__(self, action: Explore, place: TurnId, secret: bytes) -> None:
         super().__init__(action.why)
         self.action, self.place, self.secret = action, place, secret
@@ -435,8 +422,12 @@ class Planning:
                 write_json(path, taken)
                 turn = RecordedTurn.model_validate(taken)
         if not place.is_recorded(state):
-            for event, payload in place.list_side_events(turn.asides, state):
-                self._append(event, payload)
+            known = {note.index for note in state.notebook if note.turn == place.key}
+            for index, aside in enumerate(turn.asides):
+                if index not in known:
+                    event = EventType.PLANNER_ASKED if aside.action == "ask" else EventType.PLANNER_NOTED
+                    words = aside.model_dump(mode="json", exclude={"action"})
+                    self._append(event, {**words, "turn": place.key, "index": index})
             self._append(EventType.PLANNER_ACTED, {**turn.acted, "turn": place.key})
         return turn
 
@@ -451,20 +442,16 @@ class Planning:
             by = planner_label(planner.name, planner.model)
             said = PlannerMessage(by=by, text=text, unfounded=(), answer=beside).model_dump(mode="json")
         return {
-            "acted": turn.payload(),
-            "action": action,
-            "secret": self._draw_secret(32),
-            "said": said,
+            "acted": turn.payload(), "action": action, "secret": self._draw_secret(32), "said": said,
             "looks": [asdict(look) for look in turn.tool_results],
             "asides": [aside.model_dump(mode="json") for aside in turn.side_actions],
-        }
+        }  # fmt: skip
 
     def _append(self, type: EventType, payload: Mapping[str, Any]) -> None:
         self._record.append(type, payload, actor="planner" if type in _VOICES else "system")
 
 
 def _exploring_turns(state: StudyState, round: int) -> list[int]:
-    """Return the numbers of the turns that asked for what was explored before a round's question."""
     return [TurnId.parse(tried.turn).number for tried in state.explorations if tried.round == round]
 
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from research.controller.built_designs import build_replication
 from research.controller.controller import budget_left
 from research.controller.evaluation import EvaluatedDesign, PlanningInputs, dry_run, plan_rounds, quote_tested
 from research.controller.planning import Planning
@@ -22,9 +23,8 @@ from research.design.compiler import LEAST_POWER, DesignCompiler
 from research.design.known_findings import load_findings
 from research.design.noise_bank import NoiseBank, model_key
 from research.design.power import MOST_SEEDS, PowerAnalysis
-from research.design.pricing import Pricing, Stage, describe_basis, make_pricing, median_seconds
+from research.design.pricing import Pricing, Stage, describe_basis, local_pricing
 from research.design.sample_size import EvaluationOption, Unaffordable
-from research.environments.catalog import find_all_measurements
 from research.environments.reference import records_of
 from research.errors import DesignRefused, Unmeasurable
 from research.installation.base_job import (
@@ -157,10 +157,10 @@ class PlanPreview:
 
 def preview_study(home: Home, log: EventLog, request: StudyRequest, planner: Planner) -> PlanPreview:
     """Return what a study on a request would be, by what was measured and found in this installation, as `preview`."""
-    check_of, requirements, job = check_loader(home.models), request.requirements, request.base or Job()
-    runs = parallel_of(request.base, request.requested, check_of)
+    requirements, job = request.requirements, request.base or Job()
+    runs = parallel_of(request.base, request.requested, check_loader(home.models))
     compiler = DesignCompiler(
-        price=make_pricing(runs, median_seconds(log), measured=find_all_measurements(home), check_of=check_of),
+        price=local_pricing(home, log, runs),
         budget=Budget(wall_clock_s=request.budget_s, max_runs=request.max_runs), base=request.base,
         requirements=requirements, ledgers=AlphaLedgers.begin(requirements.rounds or 1), bank=NoiseBank.of(log),
         models=request.requested.models, explores=request.explore,
@@ -179,9 +179,8 @@ def price_next_round(home: Home, log: EventLog, state: StudyState, claim: str) -
     Nothing is drawn or spent. Raises DesignRefused."""
 
     def prices() -> Pricing:
-        known = find_all_measurements(home), check_loader(home.models)
         kind = read_sandboxing(state.settings).kind
-        return make_pricing(int(state.settings["parallel"]), median_seconds(log, exclude=state.id), kind, *known)
+        return local_pricing(home, log, int(state.settings["parallel"]), kind, state.id)
 
     planning = Planning(
         home, log, StudyLog(log, state.id), RulesPlanner(), prices, base_job_of(state.settings),
@@ -189,7 +188,7 @@ def price_next_round(home: Home, log: EventLog, state: StudyState, claim: str) -
     )  # fmt: skip
     now = planning.build_inputs(state, lambda: budget_left(state))
     inputs = planning.set_round(now, state, CampaignFacts.of(state))
-    propose, design = inputs.build_replication(Replicate(claim=claim))
+    propose, design = build_replication(Replicate(claim=claim), inputs.campaign, inputs.compiler)
     tools = inputs.tools(inputs)
     return {} if tools is None else PriceRequest(propose=propose, design=design).answer(tools)
 
@@ -218,8 +217,6 @@ def preview(inputs: PlanningInputs, planner: Planner) -> PlanPreview:
 
 @dataclass(frozen=True)
 class _Preview:
-    """Builds the preview of an evaluated design."""
-
     inputs: PlanningInputs
     designed: EvaluatedDesign
     calculator: DesignCompiler

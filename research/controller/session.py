@@ -93,10 +93,8 @@ Interruption = Callable[[], str | None]
 """Returns why an interrupt (Ctrl-C, SIGTERM) stops the study; None where it is left, for another controller."""
 _PACKAGES = ("ajet", "torch", "transformers", "fastapi", "openai", "prefect", "wandb", "scipy", "sqlalchemy")
 
-
 PLANNER_OPTIONS: Final = "planner_options"
 """Setting of a study: the options of its language model."""
-
 
 FOLLOWS: Final = "follows"
 """Setting of a study: the claim of another one on which it is to give more evidence."""
@@ -217,16 +215,10 @@ class Session:
     """Drives one study. The caller is its controller (`research.controller.session`) as long as the session lives."""
 
     def __init__(
-        self,
-        home: Home,
-        log: EventLog,
-        study: str,
-        planner: Planner,
-        isolation: Isolation = UNISOLATED,
-        check: Callable[[], None] = lambda: None,
-        mirror: WandbMirror | None = None,
+        self, home: Home, log: EventLog, study: str, planner: Planner, isolation: Isolation = UNISOLATED,
+        check: Callable[[], None] = lambda: None, mirror: WandbMirror | None = None,
         interruption: Interruption = lambda: INTERRUPTED,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`check` raises ControllerLeaseLost once another controller may drive the study; `mirror` tells of W&B."""
         self._interruption = interruption
         self._home = home

@@ -25,7 +25,6 @@ from configparser import Error as BadSettings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -88,13 +87,7 @@ def wandb_login(environ: Mapping[str, str]) -> WandbLogin:
     return WandbLogin(OnlineLogging(base_url=base_url, entity=entity, project=project), why)
 
 
-def online_logging_of(settings: Mapping[str, Any]) -> OnlineLogging | None:
-    record = settings.get("wandb")
-    return None if record is None else OnlineLogging.model_validate(record)
-
-
 def _find_key(environ: Mapping[str, str], home: Path, hosts: tuple[str, ...]) -> tuple[bool, str]:
-    """Return whether a key of one of the hosts is known, and where from or why not."""
     if key := environ.get("WANDB_API_KEY"):
         if len(key) < SHORTEST_KEY:
             return False, f"WANDB_API_KEY has {len(key)} characters; a key has {SHORTEST_KEY}"
@@ -180,9 +173,7 @@ class WandbClient:
         self._stdin, self._stdin_writer = os.pipe()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for end in (self._stdin_writer, self._stdin):
             os.close(end)
         self._folder.cleanup()
@@ -276,7 +267,6 @@ def _find_last_step(entity: str, project: str, run: str) -> dict[str, Any]:
 
 
 def _complete(entity: str, project: str, log: str, run: str, after: int) -> None:
-    """Add to a run what a log has after a step."""
     import wandb
 
     resumed = wandb.init(mode="online", resume="must", id=run, entity=entity, project=project)

@@ -116,16 +116,12 @@ class StatisticalRequirements:
     def of(cls, settings: Mapping[str, Any]) -> Self:
         effect = settings.get("effect")
         return cls(
-            effect=None if effect is None else float(effect),
-            power=float(settings.get("power", DEFAULT_POWER)),
+            effect=None if effect is None else float(effect), power=float(settings.get("power", DEFAULT_POWER)),
             analyses=int(settings.get("looks", DEFAULT_ANALYSES)),
-            episodes=settings.get("episodes", EVALUATION_EPISODES),
-            metric=RequestedMetric.from_settings(settings),
-            rounds=settings.get("rounds", 1),
-            repairs=settings.get("repairs", DEFAULT_REPAIRS),
-            power_named=settings.get("power_named", False),
-            extend_to=settings.get("extend_to"),
-        )
+            episodes=settings.get("episodes", EVALUATION_EPISODES), metric=RequestedMetric.from_settings(settings),
+            rounds=settings.get("rounds", 1), repairs=settings.get("repairs", DEFAULT_REPAIRS),
+            power_named=settings.get("power_named", False), extend_to=settings.get("extend_to"),
+        )  # fmt: skip
 
     def settings(self) -> dict[str, Any]:
         effect = {} if self.effect is None else {"effect": self.effect}
@@ -307,7 +303,6 @@ class DesignDraft:
         return metric.model_copy(update={"meaning": f"{metric.meaning}, each arm at its own {' and '.join(varied)}"})
 
     def _evaluated_by_agent(self, metric: Metric, knobs: Sequence[str]) -> Metric:
-        """Return the metric where each arm's own agent plays hidden tasks, each once."""
         kind, playing = kind_of(metric), any(slot in PLAYING for arm in self.comparison.arms for slot in arm.slots)
         before = kind.reads_initial or kind.rates  # which code that plays badly before training would raise
         if not playing or knobs or self.replication or metric.schedule is not None or kind.of_environment or before:
@@ -338,12 +333,9 @@ class DesignDraft:
 
 
 def draft_design(
-    hypotheses: Sequence[Hypothesis],
-    proposal: ProposeDesign,
-    base: Job | None,
-    requirements: StatisticalRequirements,
+    hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, base: Job | None, requirements: StatisticalRequirements,
     judge: MetricChoice | None = None,
-) -> DesignDraft:
+) -> DesignDraft:  # fmt: skip
     """Return what a planner proposed, without seeds; raise DesignRefused for what is not sound."""
     judge = judge or MetricChoice(requirements.metric, Estimates().training)
     constants: dict[str, Scalar] = {}
@@ -389,7 +381,6 @@ def draft_design(
 def _extend(
     draft: DesignDraft, proposal: ProposeDesign, requirements: StatisticalRequirements, metric: Metric
 ) -> DesignDraft:
-    """Return a draft with the steps that its runs may come to; raise DesignRefused where not all of them may."""
     steps, longest = draft.job.steps, proposal.extend_to or requirements.extend_to
     if longest is None or proposal.extend_to == steps:
         return draft
@@ -410,13 +401,9 @@ def _extend(
 
 
 def _draft_search(
-    proposal: ProposeDesign,
-    proposed: ProposedScreen,
-    constants: Mapping[str, Scalar],
-    base: Job | None,
-    requirements: StatisticalRequirements,
-    judge: MetricChoice,
-) -> DesignDraft:
+    proposal: ProposeDesign, proposed: ProposedScreen, constants: Mapping[str, Scalar], base: Job | None,
+    requirements: StatisticalRequirements, judge: MetricChoice,
+) -> DesignDraft:  # fmt: skip
     if proposal.environment not in environments():
         known = ", ".join(environments())
         raise DesignRefused(f"expected an environment among {known}; found {proposal.environment!r}")
@@ -472,7 +459,6 @@ def _draft_search(
 
 
 def _rung_steps(job: Job, knobs: Sequence[ScreenField], metric: Metric) -> int:
-    """Return how long a screening run is: half a whole one, or as its metric needs; raise Unmeasurable."""
     usual = math.ceil(SCREEN_LENGTH * job.steps)
     if (schedule := metric.schedule) is None:
         return usual
@@ -504,7 +490,6 @@ def _replication_jobs(
 
 
 def _require_environment(job: Job) -> None:
-    """Raise DesignRefused where a job's environment lacks what its model needs."""
     environment = environments()[job.environment]
     imitates = isinstance(job.model, TinyModel) and job.backend != "fake"
     if isinstance(environment, CustomEnvironment) and imitates and not environment.manifest.demonstrations:

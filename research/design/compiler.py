@@ -383,10 +383,8 @@ class DesignCompiler(SampleSizeCalculator):
 
 
 def seed_source(study: str, secret: bytes) -> Callable[[], int]:
-    """Return the seeds of a study, one a call: 31 bits of HMAC-SHA256(secret, "study:index"), index 0, 1, ...
-
-    With a secret that is drawn when the design is compiled, nobody can know the seeds before the design is locked.
-    """
+    """Return the seeds of a study, one a call: 31 bits of HMAC-SHA256(secret, "study:index"), index 0, 1, ... With a
+    secret that is drawn when the design is compiled, nobody can know the seeds before the design is locked."""
     index = itertools.count()
 
     def draw() -> int:

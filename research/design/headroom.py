@@ -198,7 +198,6 @@ def require_signal(
 
 
 def _initial_success(known: MeasuredEnvironment | None) -> Interval | None:
-    """Return how often the untrained model solved search episodes, with its interval; None where nobody looked."""
     if known is None:
         return None
     solved = round((known.base_success or 0.0) * known.base_success_n)

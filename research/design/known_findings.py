@@ -117,7 +117,6 @@ class KnownFinding(Record):
 
 
 def _sort_key(value: JsonValue) -> tuple[bool, float, str]:
-    """Return where a value stands among others: numbers by size, then all else by its text."""
     number = isinstance(value, int | float)
     return not number, float(value) if number else 0.0, canonical(value)
 
@@ -386,7 +385,6 @@ def _merge_fields(values: Sequence[BetterValue]) -> dict[str, JsonValue]:
 
 
 def _build_job_file(job: Job, confirmed: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return a job as a file has it: its environment, what was confirmed, what is not usual."""
     usual, shown = Job.default_fields(job.model, job.lora_rank), {"environment", *confirmed}
     fields = {name: value for name, value in job.model_dump(mode="json").items() if name not in APART}
     return {name: value for name, value in fields.items() if name in shown or value != usual.get(name)}

@@ -127,10 +127,8 @@ def _evaluation_variance(entries: Iterable[Observation]) -> float | None:
 
 def _seed_correlation(groups: Sequence[Sequence[Observation]]) -> tuple[float | None, int]:
     """Return the correlation of residuals of two groups' runs with one seed, and the number of pairs (`LEAST_PAIRS`).
-
-    By the large-sample variance of an intraclass correlation, n seeds that k arms share say as much of it as
-    (n - 1) k (k - 1) / 2 pairs times ((1 + r) / (1 + (k - 1) r))^2.
-    """
+    By the large-sample variance of an intraclass correlation, n seeds that k arms share say as much of it as (n - 1) k
+    (k - 1) / 2 pairs times ((1 + r) / (1 + (k - 1) r))^2."""
     products, left, right, free = 0.0, 0.0, 0.0, Counter[int]()
     for together in _group_by((entry for group in groups for entry in group), lambda entry: entry.pairing).values():
         values = [
@@ -186,7 +184,6 @@ def _mean_drop(entries: Sequence[Observation]) -> float:
 def _pool_variance(
     groups: Sequence[Sequence[Observation]], per_episode: float | None, episodes: int
 ) -> tuple[float, int]:
-    """Return the variance of a run that is evaluated on so many episodes, and its degrees of freedom."""
     squares, df = 0.0, sum(len(group) - 1 for group in groups)
     for group in groups:
         shift = 0.0 if per_episode is None else per_episode * (1 / episodes - 1 / group[0].episodes)
@@ -264,10 +261,8 @@ class NoiseBank:
 
     def find(self, environment: str, job: Job, metric: Metric, others: Sequence[Job] = ()) -> Noise | str:
         """Return the noise of a metric with so many evaluation episodes, or in a sentence why nothing is known of it.
-
         Pooled are groups that were evaluated on as many episodes, those with most degrees of freedom; all groups where
-        it is known what of the spread is evaluation. `others` are the jobs of the other arms.
-        """
+        it is known what of the spread is evaluation. `others` are the jobs of the other arms."""
         seen = self._list_alike(environment, job, metric)
         cut_at = None if metric.threshold is None else metric.cut_at
         # of groups that mostly end at a horizon the spread says nothing

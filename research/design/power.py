@@ -142,7 +142,6 @@ def rate_noise(rate: float, episodes: int, basis: str) -> Noise:
 
 @lru_cache(maxsize=8192)
 def _compute_power(analysis: PowerAnalysis, seeds: int, effect: float, test: _OfMeans) -> float:
-    """Return the power by one test, computed once: sizing and its alternatives ask the same again and again."""
     from studies.statistics.power import PowerDesign, assured_power
 
     noise, correlations = analysis.noise, [0.0]

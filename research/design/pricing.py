@@ -14,20 +14,29 @@ seed, the whole screen, the replication, in waves of as many runs as the machine
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from research.environments.catalog import NO_MODEL, MeasuredEnvironment, differences, model_key
-from research.installation.base_job import parameter_count, parse_job, without_model_path
+from research.environments.catalog import (
+    NO_MODEL,
+    MeasuredEnvironment,
+    differences,
+    find_all_measurements,
+    model_key,
+)
+from research.installation.base_job import parse_job, without_model_path
 from research.installation.home import Home
 from research.installation.machine import cores, max_parallel_runs, run_bytes
 from research.installation.studies import readable_studies
+from research.models.fetch import check_loader
 from research.proposals.metric_choice import add_evaluations, remove_evaluations
 from research.text import format_flag, format_seconds, memoize_last
 from studies import AttemptState, EventLog, RunState, StudyState
@@ -62,7 +71,6 @@ LOADED_PER_S: Final = 5e8
 """Bytes of weights that are read in a second."""
 _TINY: Final = 1_000_000
 """Parameters up to which the constants above stand for a model."""
-
 
 KnownCheck = Callable[[Job], ModelCheck | None]
 """Returns what `ajet model check` measured of a job's model under the job's conditions; None where nobody asked it."""
@@ -175,11 +183,6 @@ def runs_at_once(jobs: Iterable[Job], check_of: KnownCheck) -> int:
     return max_parallel_runs(max(run_bytes(count_parameters(job), peak) for job, peak in peaks))
 
 
-def is_guess(job: Job) -> bool:
-    """Return whether what a run of a job takes is not known from the built-in environments and the tiny model."""
-    return isinstance(job.model, PathModel) or job.environment not in CALLS_PER_EPISODE
-
-
 def count_parameters(job: Job) -> int:
     if isinstance(job.model, PathModel):
         return _count_folder_parameters(job.model.path, job.model.sha256)
@@ -188,7 +191,14 @@ def count_parameters(job: Job) -> int:
 
 @cache
 def _count_folder_parameters(path: str, sha256: str | None) -> int:
-    return parameter_count(model_place(path, Home.locate().models)) or 0
+    """Return how many numbers the weights of a model folder hold, by the headers of its files."""
+    count = 0
+    for file_path in model_place(path, Home.locate().models).glob("*.safetensors"):
+        with suppress(OSError, ValueError), open(file_path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header: Any = json.loads(file.read(min(length, 1 << 27)))
+            count += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    return count
 
 
 def _operation_seconds(job: Job) -> float:
@@ -268,9 +278,7 @@ class Pricing:
 
     def after_noise(self, state: StudyState) -> Pricing:
         """Return the price list with every price times what the study's own A/A (else newest) runs took of theirs.
-
-        Before any of them ended the run with a learning rate of 0 says it, but never less than 1: it was alone.
-        """
+        Before any of them ended the run with a learning rate of 0 says it, but never less than 1: it was alone."""
         plan, asks_on = state.noise_plan, state.most_rounds > 1 and state.design is not None
         every = [] if state.most_rounds == 1 and not state.explorations else state.every_run.values()
         for runs, what in ((() if asks_on else state.runs_in("noise"), "A/A runs"), (every, "runs so far")):
@@ -317,12 +325,9 @@ class ObservedRun(NamedTuple):
 
 
 def make_pricing(
-    parallel: int,
-    observed: Mapping[str, ObservedRun] | None = None,
-    sandbox: str = PROCESSES,
-    measured: Sequence[MeasuredEnvironment] = (),
-    check_of: KnownCheck = lambda job: None,
-) -> Pricing:
+    parallel: int, observed: Mapping[str, ObservedRun] | None = None, sandbox: str = PROCESSES,
+    measured: Sequence[MeasuredEnvironment] = (), check_of: KnownCheck = lambda job: None,
+) -> Pricing:  # fmt: skip
     """Return the price list; `observed` maps `price_key(job, sandbox)` to what a run of it took here."""
     seen, estimates = dict(observed or {}), Estimates(measured, check_of, max(1, cores() // parallel))
 
@@ -337,11 +342,15 @@ def make_pricing(
     return Pricing(seconds, parallel, OVERHEAD_S, _OBSERVED if seen else _ESTIMATED, estimates=estimates)
 
 
+def local_pricing(home: Home, log: EventLog, parallel: int, sandbox: str = PROCESSES, exclude: str = "") -> Pricing:
+    """Return the price list by all that was measured and run in this installation, but for study `exclude`."""
+    known = find_all_measurements(home), check_loader(home.models)
+    return make_pricing(parallel, median_seconds(log, exclude), sandbox, *known)
+
+
 def median_seconds(log: EventLog, exclude: str = "") -> dict[str, ObservedRun]:
     """Return the median seconds of the newest studies' attempts at each job, by price key, but for study `exclude`.
-
-    Only runs with as many evaluation episodes as the newest one count: the price of others is computed from theirs.
-    """
+    Only runs with as many evaluation episodes as the newest one count: the price of others is computed from theirs."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     played: dict[str, int] = {}
     others = (study for study in readable_studies(log) if study.id != exclude)
@@ -371,9 +380,11 @@ def find_locked_price(state: StudyState, phase: Phase, steps: int | None = None)
     return price if steps is None or not usual else price * steps / float(str(usual))
 
 
-def has_ended_run(state: StudyState, phase: Phase) -> bool:
-    """Return whether a run under the same lock has ended, so that `price_of` follows what runs really take."""
-    return bool(_find_durations(state, phase))
+def is_guess(state: StudyState, phase: Phase, job: Job) -> bool:
+    """Return whether `price_of` follows neither what a run under the same lock took, nor the built-in environments and
+    the tiny model."""
+    known = job.environment in CALLS_PER_EPISODE and not isinstance(job.model, PathModel)
+    return not known and not _find_durations(state, phase)
 
 
 def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float:
@@ -409,7 +420,6 @@ def _find_durations(state: StudyState, phase: Phase) -> list[tuple[Phase, float,
 
 
 def _list_whole_attempts(runs: Iterable[RunState]) -> Iterator[tuple[RunState, AttemptState]]:
-    """Yield the attempts whose seconds are those of a whole run that trains, with their runs."""
     for run in runs:
         if run.spec.arm != PLUMBING_ARM:
             yield from ((run, attempt) for attempt in run.attempts if _is_whole(attempt))
@@ -463,11 +473,6 @@ class BudgetCheck:
         if self.budget.max_runs is not None and runs > self.budget.max_runs:
             flags.append(f"--max-runs {runs}")
         return " ".join(flags)
-
-    def explain_when(self, stages: Sequence[Stage]) -> str:
-        """Return by what budget the stages could be had, in a clause; empty where this one carries them."""
-        said = self.suggest_flags(stages).replace("--max-runs", "runs").replace("--", "")
-        return f"if the user gave it a {said}" if said else ""
 
     def describe_cost(self, stages: Sequence[Stage]) -> str:
         runs = sum(stage.runs for stage in stages)

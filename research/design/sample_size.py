@@ -121,10 +121,8 @@ class SampleSizeCalculator(BudgetCheck):
         return self.widen_screen(draft, need), need, analysis
 
     def choose_episodes(self, draft: DesignDraft) -> Self:
-        """Return what sizes by the episodes that make a design cheapest, of those that are affordable.
-
-        Of prices that are nearly the same the most episodes are taken: more plays also say more of each training.
-        """
+        """Return what sizes by the episodes that make a design cheapest, of those that are affordable. Of prices that
+        are nearly the same the most episodes are taken: more plays also say more of each training."""
         options = self.list_evaluations(draft)
         if self.requirements.episodes is not None or not options:
             return self.with_episodes(self.requirements.episodes or self._guess_episodes(draft))
@@ -137,11 +135,9 @@ class SampleSizeCalculator(BudgetCheck):
         return self.with_episodes(max(near))
 
     def _guess_episodes(self, draft: DesignDraft) -> int:
-        """Return the episodes by which a pilot's share of solved tasks is surest for its price (Cochran 1977, 10.6).
-
-        As nobody knows better, seeds alone are taken to spread by a third of the effect, by `_SPREAD` at the least, and
-        plays have the variance `_PLAY`.
-        """
+        """Return the episodes by which a pilot's share of solved tasks is surest for its price (Cochran 1977, 10.6). As
+        nobody knows better, seeds alone are taken to spread by a third of the effect, by `_SPREAD` at the least, and
+        plays have the variance `_PLAY`."""
         job, metric, kind = draft.job, self.metric(draft), kind_of(self.metric(draft))
         of_plays = kind.evaluates and not kind.rates and not metric.unit and metric.schedule is None
         if not of_plays or not isinstance(self._noise(draft), str):
@@ -195,10 +191,8 @@ class SampleSizeCalculator(BudgetCheck):
 
     def shrink(self, draft: DesignDraft) -> tuple[int, PowerAnalysis] | None:
         """Return the most seeds that are affordable, with the power that they really have; None where there are none.
-
         Fewer than are needed for what was to be promised: where nobody named effect or power, or runs were made for the
-        design. Prices that this study's first run corrected stand for what they were, where nothing else would fit.
-        """
+        design. Prices that this study's first run corrected stand for what they were, where nothing else would fit."""
         wanted = self.requirements
         named = wanted.effect is not None or wanted.power != DEFAULT_POWER or wanted.power_named
         usual = not named and self.ledgers.round == 1 and draft.effect >= wanted.min_effect(self.metric(draft))
@@ -285,15 +279,14 @@ class SampleSizeCalculator(BudgetCheck):
         self, stages: Sequence[Stage], why: str, flags: Sequence[str], ways: Sequence[str], steps: int | None,
         *, possible: bool = True,
     ) -> Unaffordable:  # fmt: skip
-        """Return the refusal of stages: with the `flags` of a person, the `ways` of a planner, the steps that do."""
         use = f": {'; or '.join(flags)}" if flags else "; nothing that a flag sets would do"
+        budget = self.suggest_flags(stages).replace("--max-runs", "runs").replace("--", "") if possible else ""
         return Unaffordable(
             f"{why}{use}", f"{why}: {'; or '.join(ways)}", need_s=self.cost(stages), shorter=steps is not None,
-            when=self.explain_when(stages) if possible else "",
+            when=f"if the user gave it a {budget}" if budget else "",
         )  # fmt: skip
 
     def _suggest_exploring(self, draft: DesignDraft) -> list[str]:
-        """Return that one run of each arm can be looked at, where the budget carries it."""
         fixed = draft.screen is not None or draft.replication or draft.extend_to or self.ledgers.round > 1
         if fixed or not self.affords(stages := [self.exploration(draft)]):
             return []
@@ -304,7 +297,6 @@ class SampleSizeCalculator(BudgetCheck):
         ]
 
     def _find_shorter(self, draft: DesignDraft, stages: Callable[[DesignDraft], Sequence[Stage]]) -> int | None:
-        """Return the first half of the training steps whose stages are affordable, and that still tell the metric."""
         steps = 0 if draft.screen is not None or draft.varies_steps else draft.job.steps
         while (steps := steps // 2) >= SHORTEST_STEPS:
             less = draft.with_steps(steps)
@@ -322,13 +314,11 @@ class SampleSizeCalculator(BudgetCheck):
         return next((entry for entry in wider if self.affords(self.stages(entry, seeds))), draft)
 
     def _see_affordable(self, draft: DesignDraft) -> tuple[int | None, float | None]:
-        """Return the most seeds that are affordable, and the smallest effect that they see."""
         counts = range(MOST_SEEDS, LEAST_SEEDS - 1, -1)
         most = next((seeds for seeds in counts if self.affords(self.stages(draft, seeds))), None)
         return most, self.power_analysis(draft).min_detectable_effect(most) if most else None
 
     def _refuse(self, draft: DesignDraft, analysis: PowerAnalysis, need: int | None) -> Unaffordable:
-        """Return the refusal of a design that no seeds, or not so many as are affordable, suffice for."""
         metric = self.metric(draft)
         most, effect = self._see_affordable(draft)
         promise = f"an effect of {format_difference(metric, draft.effect)} with power {self.requirements.power:g}"
@@ -372,7 +362,6 @@ def _suggest_steps(draft: DesignDraft, steps: int | None) -> list[str]:
 
 
 def _suggest_smaller(draft: DesignDraft, *, explorable: bool = False) -> Iterator[str]:
-    """Yield what a planner can leave out, which is to decline at the least."""
     if draft.replication:
         yield "leave the replication out"
     if draft.extend_to:

@@ -49,18 +49,21 @@ class ScreenProgress:
 
     def next_candidate(self) -> Arm | None:
         """Return the next candidate; None when enough were asked, or every combination was."""
-        from research.design.samplers import choose_balanced, choose_by_surface  # they take long to import
+        from research.design.samplers import choose_balanced, choose_by_surface, list_free  # they take long to import
 
-        screen, index = self.screen, len(self.asked)
-        if index >= screen.candidates or not (free := self._free_points()):
+        screen, index, points = self.screen, len(self.asked), self._points
+        taken = [*points.values(), *self._control_point]
+        if index >= screen.candidates or not (
+            free := list_free(screen, taken, lambda point: self.allowed(self._values(point)), index)
+        ):
             return None
-        known, points = self._known_scores(), self._points
+        known = self._known_scores()
         if screen.sampler == "grid":
             point = min(free)
         elif screen.sampler != "surface" or screen.bound is None:
             self._refuse()
         elif index < screen.initial or not known:
-            point = choose_balanced([*points.values(), *self._control_point], free)
+            point = choose_balanced(taken, free)
         else:
             scores = {point: known.get(name) for name, point in points.items()}
             point = choose_by_surface(screen, scores, free, last=index >= screen.candidates - screen.confirmed)
@@ -85,7 +88,6 @@ class ScreenProgress:
         return {knob.field: knob.values[at] for knob, at in zip(self.screen.knobs, point, strict=True)}
 
     def _point(self, values: Mapping[str, JsonValue]) -> _Point:
-        """Return the point of knob values; raise ValueError where one is on no ladder."""
         return tuple(knob.values.index(values[knob.field]) for knob in self.screen.knobs)
 
     @property
@@ -94,17 +96,10 @@ class ScreenProgress:
 
     @property
     def _control_point(self) -> tuple[_Point, ...]:
-        """Return the control's point alone; none where one of its values is on no ladder."""
         inside = all(
             knob.field in self.control and self.control[knob.field] in knob.values for knob in self.screen.knobs
         )
         return (self._point(self.control),) if inside else ()
-
-    def _free_points(self) -> list[_Point]:
-        from research.design.samplers import list_free
-
-        taken = [*self._points.values(), *self._control_point]
-        return list_free(self.screen, taken, lambda point: self.allowed(self._values(point)), len(self.asked))
 
     def _known_scores(self) -> dict[str, float]:
         """Return the score of each candidate that has one, turned so that higher is better, the failed worst."""
@@ -114,7 +109,6 @@ class ScreenProgress:
         return {name: worst if score is None else sign * score for name, score in there.items()}
 
     def _rank(self) -> dict[str, float]:
-        """Return what candidates are ranked by, in the metric's own direction, best first: score or surface's mean."""
         ranks = self._known_scores()
         if self.screen.sampler == "surface" and ranks:
             from research.design.samplers import Surface

@@ -373,7 +373,6 @@ def try_model(
 def _play(
     arguments: Sequence[str], variables: Mapping[str, str], trial: ModelTrial, client: SwarmClient, folder: Path
 ) -> float:
-    """Run a process of the environment; return the seconds from its first episode on. Raises NotReady."""
     name = trial.job.environment
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(

@@ -138,7 +138,6 @@ def find_hidden_leak(files: Mapping[str, bytes], tasks: Mapping[Split, Sequence[
 
 
 def _find_runs(wanted: Set[_Words], texts: Iterable[str]) -> set[_Words]:
-    """Return which of the runs of words, of at most `_RUN` each, stand in texts."""
     ends: dict[str, set[int]] = {}
     for run in filter(None, wanted):
         ends.setdefault(run[-1], set()).add(len(run))
@@ -154,7 +153,6 @@ def _find_runs(wanted: Set[_Words], texts: Iterable[str]) -> set[_Words]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all strings in tasks, or in what is JSON of one."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Task):

@@ -232,7 +232,6 @@ def _rewrite_paths(reference: Reference, draft: Path) -> Iterator[None]:
 
 
 def _query_process(reference: Reference, packages: Sequence[Path], home: Home, *arguments: str) -> dict[str, Any]:
-    """Return what a process says of the environment; raise BadEnvironment with its reason, or how it ended."""
     variables = {**python_path_variables(packages), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
     secret = _secret(home).hex() if arguments[0] == "draw" else ""  # foreign code can read its process's variables
     with watchdog_pipe() as held, tempfile.TemporaryFile(dir=home.environments) as said, subprocess.Popen(
@@ -308,7 +307,6 @@ def remove(name: str, home: Home, log: EventLog) -> int:
 
 
 def _needs(study: str, name: str, home: Home, log: EventLog) -> bool:
-    """Return whether a study names an environment and is not concluded; false of one whose log cannot be read."""
     try:
         events = log.read(study)
         state = fold(events)

@@ -8,7 +8,6 @@ an environment of its own, since vLLM and Prefect cannot share one (AJET_VERL_PY
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -118,17 +117,6 @@ def without_model_path(job: Job) -> Job:
     return job.model_copy(update={"model": job.model.model_copy(update={"path": ""})})
 
 
-def parameter_count(folder: Path) -> int | None:
-    """Return how many numbers the weights of a model folder hold, by the headers of its files; None without any."""
-    count = 0
-    for path in folder.glob("*.safetensors"):
-        with suppress(OSError, ValueError), open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header: Any = json.loads(file.read(min(length, 1 << 27)))
-            count += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
-    return count or None
-
-
 _FAR: Final = 20
 """A step size that is so many times the usual one, or less than one in so many of it, is told."""
 _KEY: Final = "base_job"
@@ -182,9 +170,7 @@ def base_job(
     file: Path | None, folder: str | None, hashes: Path | None = None, backend: str | None = None
 ) -> Job | None:
     """Return the job under all arms that a file, a model's folder and a backend's name say; None where nobody says any.
-
-    Hashes of its files are kept in the folder `hashes`. Raises BadInput, also for two models, or InvalidRequest.
-    """
+    Hashes of its files are kept in the folder `hashes`. Raises BadInput, also for two models, or InvalidRequest."""
     if file is None and folder is None and backend is None:
         return None
     job = Job() if file is None else read_job(file)

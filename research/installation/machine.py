@@ -66,14 +66,9 @@ class MachineSlots:
     """The slots that one study takes on this machine. The caller holds the study's lease."""
 
     def __init__(
-        self,
-        log: EventLog,
-        home: Home,
-        study: str,
-        sandbox: Sandbox,
-        controllers: LeaseWatch | None = None,
+        self, log: EventLog, home: Home, study: str, sandbox: Sandbox, controllers: LeaseWatch | None = None,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`sandbox` is that of this installation's attempts; `clock` stands while the machine sleeps."""
         me = Holder.here(home.path)
         self._slots = Slots(log, me.host)

@@ -100,10 +100,8 @@ def start_swarm(
     folder: Path, *, models: Path, port: int, idle: bool = False, variables: Mapping[str, str] | None = None,
     binding: Binding = LOOPBACK,
 ) -> SwarmProcess:  # fmt: skip
-    """Start a server in `folder` and wait until it is bound; raises NotReady with the end of its log.
-
-    It takes up the job whose engine was on when the last server there ended, unless it is to be `idle`.
-    """
+    """Start a server in `folder` and wait until it is bound; raises NotReady with the end of its log. It takes up the
+    job whose engine was on when the last server there ended, unless it is to be `idle`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "server.json").unlink(missing_ok=True)
     command = [
@@ -184,7 +182,6 @@ Server = Annotated[
     ),
 ]
 
-
 HOW_TO_START = "start one with `ajet swarm start --environment guess`"
 SERVER, TOKEN = "AJET_SERVER", "AJET_TOKEN"
 _LIKE = "http://127.0.0.1:8700"
@@ -242,9 +239,7 @@ def connect_server(
     asked: str | None, *, role: UserRole = "admin", environ: Mapping[str, str] = os.environ, home: Home | None = None
 ) -> ServerConnection:
     """Return the server that is asked for by name or address, else that of AJET_SERVER, else this installation's own.
-
-    Its key is read from its folder, another's from AJET_TOKEN. Raises BadInput, and NotReady where none runs.
-    """
+    Its key is read from its folder, another's from AJET_TOKEN. Raises BadInput, and NotReady where none runs."""
     place, name = home or Home.locate(), _server_named(asked, environ)
     if name is not None and _is_address(name):
         return _connect_address(name.rstrip("/"), role, environ, place)
@@ -293,9 +288,7 @@ def ensure_server(
     home: Home, name: str | None, changes: Mapping[str, Any], *, port: int | None, idle: bool
 ) -> tuple[SwarmProcess, bool]:
     """Return the server of a name, as it was started last but for `changes` of its Binding, and whether it ran before.
-
-    Without a `port` it is bound to its last one, if that is free. Raises BadInput where it runs with others.
-    """
+    Without a `port` it is bound to its last one, if that is free. Raises BadInput where it runs with others."""
     folder = server_folder(home.path, name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with FileLock(folder / START_LOCK):  # two commands at once: the second finds what the first started

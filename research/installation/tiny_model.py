@@ -33,10 +33,8 @@ _ASKED_TO_END = (signal.SIGINT, signal.SIGTERM)
 
 
 def prepare_model(job: Job, models: Path, note: Note) -> Mapping[str, Any]:
-    """Make the model of `job` unless it is there; return the payload of `model.prepared` (hash, seconds).
-
-    Raises ModelFailed with the last words of each process that tried, and InvalidRequest for a folder that changed.
-    """
+    """Make the model of `job` unless it is there; return the payload of `model.prepared` (hash, seconds). Raises
+    ModelFailed with the last words of each process that tried, and InvalidRequest for a folder that changed."""
     if isinstance(job.model, PathModel):
         require_unchanged(job.model, models)
         if not job.model.warm_start_steps:

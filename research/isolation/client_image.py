@@ -33,10 +33,8 @@ USUAL_BASE = "python:3.11-slim"
 
 
 def ensure_client_image(engine: ContainerEngine, home: Home, note: Note, *, base: str | None = None) -> Image:
-    """Return the client image of this installation, building it when the engine has none of its content.
-
-    Raises SandboxError when there is no base image to build it on.
-    """
+    """Return the client image of this installation, building it when the engine has none of its content. Raises
+    SandboxError when there is no base image to build it on."""
     with _image_lock(home):
         last = _read_record(home).get("base")
         names = [base] if base else [name for name in (last, USUAL_BASE) if name]

@@ -76,32 +76,28 @@ def installation_id(home: Home) -> str | None:
     return None if found is None else str(found["id"])
 
 
-def find_sandbox(home: Home, engine: ContainerEngine | None, name: str) -> SandboxInfo:
-    """Return the sandbox of that name, or the only one whose name begins so; raise SandboxError naming near ones."""
+def find_handle(home: Home, engine: ContainerEngine | None, name: str) -> Handle:
+    """Return the handle of the sandbox of that name, or of the only one whose name begins so; raise SandboxError for
+    none, for one that never started, and for one whose engine is gone."""
     known = {each.name: each for each in find_sandboxes(home, engine)}
     fitting = [name] if name in known else [key for key in known if key.startswith(name)]
-    if len(fitting) == 1:
-        return known[fitting[0]]
-    if fitting:
+    if not fitting:
+        hint = did_you_mean(name, known) or "; `ajet sandbox ls --all` lists them"
+        raise SandboxError(f"expected the name of a sandbox of this installation; found {name[:80]!r}{hint}")
+    if len(fitting) > 1:
         more = f" and {len(fitting) - 3} more" if len(fitting) > 3 else ""
-        raise SandboxError(
-            f"expected one sandbox whose name begins with {name!r}; found {', '.join(fitting[:3])}{more}"
-        )
-    hint = did_you_mean(name, known) or "; `ajet sandbox ls --all` lists them"
-    raise SandboxError(f"expected the name of a sandbox of this installation; found {name[:80]!r}{hint}")
-
-
-def open_handle(home: Home, engine: ContainerEngine | None, sandbox: SandboxInfo) -> Handle:
-    """Return the handle of a listed sandbox; raise SandboxError for one that never started or whose engine is gone."""
+        found = f"{', '.join(fitting[:3])}{more}"
+        raise SandboxError(f"expected one sandbox whose name begins with {name!r}; found {found}")
+    sandbox = known[fitting[0]]
     if sandbox.kind == "process":
-        found = ProcessSandbox(home.sandboxes).adopt(sandbox.name)
+        handle: Handle | None = ProcessSandbox(home.sandboxes).adopt(sandbox.name)
     elif engine is None:
         raise SandboxError(f"sandbox {sandbox.name} is a container, and no engine answers; start it, and try again")
     else:
-        found = DockerSandbox(home.containers, engine).adopt(sandbox.name)
-    if found is None:
+        handle = DockerSandbox(home.containers, engine).adopt(sandbox.name)
+    if handle is None:
         raise SandboxError(f"sandbox {sandbox.name} was never started; there is nothing to show or stop")
-    return found
+    return handle
 
 
 ABANDONED_S = 3600.0

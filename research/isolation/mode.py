@@ -116,11 +116,9 @@ UNISOLATED = Isolation(PROCESS)
 
 
 def choose(asked: str | None, environ: Mapping[str, str], home: Home, note: Note, requirements: str = "") -> Isolation:
-    """Return what a new study is to use, with an image that holds what the text of a requirements.txt names.
-
-    Raises BadInput for a word that is no kind; SandboxError when containers are asked for and cannot be had;
-    BadEnvironment when they can be had without those packages alone.
-    """
+    """Return what a new study is to use, with an image that holds what the text of a requirements.txt names. Raises
+    BadInput for a word that is no kind; SandboxError when containers are asked for and cannot be had; BadEnvironment
+    when they can be had without those packages alone."""
     kind = resolve_kind(asked, environ)
     if kind == "process":
         return UNISOLATED
@@ -134,17 +132,12 @@ def choose(asked: str | None, environ: Mapping[str, str], home: Home, note: Note
 
 
 def reopen(
-    settings: Mapping[str, Any],
-    environ: Mapping[str, str],
-    home: Home,
-    note: Note,
+    settings: Mapping[str, Any], environ: Mapping[str, str], home: Home, note: Note,
     requirements: Callable[[], str] = str,
-) -> Isolation:
-    """Return what a study that exists uses, on the engine that answers now; an image that is gone is made again.
-
-    Only then `requirements` is asked what the code of environments needs. Raises SandboxError when the study uses
-    containers and none can be had here now.
-    """
+) -> Isolation:  # fmt: skip
+    """Return what a study that exists uses, on the engine that answers now; an image that is gone is made again. Only
+    then `requirements` is asked what the code of environments needs. Raises SandboxError when the study uses containers
+    and none can be had here now."""
     chosen = read_sandboxing(settings)
     if chosen.kind == "process":
         return UNISOLATED

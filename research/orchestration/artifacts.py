@@ -24,7 +24,7 @@ from studies.records.design import Design, Hypothesis
 from studies.records.verdict import Verdict
 from studies.report.build import escape_markdown
 from studies.report.evidence import SUCCESS
-from studies.report.figure_data import ArmCurves, Curves, Points, SeedCurve, list_plotted_arms, mean_of
+from studies.report.figure_data import Curves, Points, arm_curves
 from studies.report.prose import mark, why_asked
 from studies.verdicts.wording import question_of
 
@@ -107,7 +107,6 @@ def build_artifacts(
 
 
 def _plan(state: StudyState) -> str:
-    """Return what is asked and locked as Markdown; what came of it is told line by line in the flow run's log."""
     question, before = question_of(state), []
     for each in state.rounds_before:
         came = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in each.verdicts) or "not judged"
@@ -193,13 +192,8 @@ class LearningCurves:
 
     def data(self, state: StudyState) -> Curves | None:
         """Return the curves of the report's arms; None where no run has one."""
-        arms = []
-        for name, index, runs in list_plotted_arms(state):
-            curves = ((run, self._curve(run)) for run in runs)
-            seeds = tuple(SeedCurve(run.run_id, run.spec.seed, points) for run, points in curves if points)
-            if seeds:
-                arms.append(ArmCurves(name, index, seeds, mean_of(seeds)))
-        return Curves(tuple(arms), "share of training episodes solved", "training episodes") if arms else None
+        arms = arm_curves(state, self._curve)
+        return Curves(arms, "share of training episodes solved", "training episodes") if arms else None
 
     def _curve(self, run: RunState) -> Points:
         """Return the points of a collected run; none where its snapshot is gone or was changed."""

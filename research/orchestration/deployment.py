@@ -65,9 +65,7 @@ class UnownedStudies:
 
     def find(self) -> Iterator[StudyState]:
         """Yield the worker's studies here that are not corrupt, and that nobody drives, those that are over among them.
-
-        A flow run of one may wait at Prefect's server, which is not known here.
-        """
+        A flow run of one may wait at Prefect's server, which is not known here."""
         known, self._known = self._known, {}
         for study, head in self._log.heads().items():
             before, record, state = known.get(study) or ("", StudyLog(self._log, study), None)
@@ -88,9 +86,7 @@ class UnownedStudies:
 
     def _is_unowned(self, study: str) -> bool:
         """Return whether the study lies here, and its last controller was of here and is gone, or there was none yet.
-
-        Installations may share a log: where a study lies is where its folder is, which is made before it is created.
-        """
+        Installations may share a log: where a study lies is where its folder is, which is made before it is created."""
         if not self._home.study(study).is_dir():
             return False
         row = self._leases.read(study)
@@ -151,10 +147,8 @@ class ProcessPool:
 
 
 def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, *, limits: bool) -> None:
-    """Make the worker's pool, deployment and automation, or bring them up to this version, and to this pool.
-
-    `limits` says that a pool which is there gets this one's limit, whatever a person made of it.
-    """
+    """Make the worker's pool, deployment and automation, or bring them up to this version, and to this pool. `limits`
+    says that a pool which is there gets this one's limit, whatever a person made of it."""
     _make_pool(client, pool, limits=limits)
     content: dict[str, Any] = {
         "work_pool_name": pool.name, "entrypoint": prefect_api.ENTRYPOINT, "description": _ABOUT, "job_variables": {},
@@ -192,10 +186,8 @@ def is_registered(client: SyncPrefectClient, home: Home) -> bool:
 
 
 def _make_pool(client: SyncPrefectClient, pool: ProcessPool, *, limits: bool) -> None:
-    """Make the pool, with Prefect's own template, in which a flow run says its name only: else, what runs and how.
-
-    The template is kept on the server, so no key is in it.
-    """
+    """Make the pool, with Prefect's own template, in which a flow run says its name only: else, what runs and how. The
+    template is kept on the server, so no key is in it."""
     fields = dict(ProcessWorker.get_default_base_job_template()["variables"]["properties"])
     name = fields.pop("name")
     empty: dict[str, Any] = {"object": {}, "array": []}
@@ -227,7 +219,6 @@ CRASHED_S: Final = 15.0
 BEGINNING_S: Final = 120.0
 """The same of one that the worker took, or its executor ends: a process is being started, or a hook runs."""
 _LOOK_S: Final = 0.5
-
 
 _IN_VAIN: Final = "its process ended again and again before anything was begun; Retry begins it once more"
 
@@ -271,9 +262,7 @@ class StudyFlowRuns:
 
     def _put_back(self, client: SyncPrefectClient) -> None:
         """Put flow runs back in line that a worker took, and that have no process; of those at work, without a study.
-
-        They would keep their places in the pool for ever. What becomes of others is a question of their studies.
-        """
+        They would keep their places in the pool for ever. What becomes of others is a question of their studies."""
         kinds = filters.FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])
         at = filters.FlowRunFilterState(type=kinds)
         pool = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[prefect_api.installation_name(self._home)]))
@@ -385,9 +374,7 @@ def is_on_hold(state: StudyState) -> bool:
 
 def hand_over(client: SyncPrefectClient, home: Home, log: EventLog, study: str) -> UUID:
     """Put a study's flow run in line, as a person asks; one that waits already, and will go on, is left as it is.
-
-    Raises NotReady where no worker tells the server of itself.
-    """
+    Raises NotReady where no worker tells the server of itself."""
     state = fold(log.read(study))
     until = time.monotonic() + prefect_api.OTHERS_S
     # A server that lost its database knows no study before the worker has told it what runs here.

@@ -128,10 +128,8 @@ class FlowRunExecution:
     """Whether SIGTERM ended the work, so that whoever sent it says what becomes of the flow run."""
 
     def work(self, parameters: Mapping[str, Any]) -> SessionEnd | None:
-        """Do what is asked for until it is over; return how it ended. Raises what a person is to read.
-
-        None: the study goes on under another controller, which shows it in this flow run.
-        """
+        """Do what is asked for until it is over; return how it ended. Raises what a person is to read. None: the study
+        goes on under another controller, which shows it in this flow run."""
         given = {name: value for name, value in parameters.items() if value not in ("", None)}  # as a form says none
         try:
             options = FlowParameters.model_validate(given)
@@ -157,7 +155,6 @@ class FlowRunExecution:
             return self._drive(study, planner, isolation, lease)
 
     def _resume(self, study: str) -> SessionEnd | None:
-        """Go on with a study; a stop or pause since it was wished stays, without a wish any, and a terminal's study."""
         state = self._state(study)
         if state.status == "concluded" and is_done(state):
             return SessionEnd("concluded", f"study {study} was concluded before: {state.concluded_reason}")
@@ -307,7 +304,6 @@ def _work(execution: FlowRunExecution, parameters: Mapping[str, Any]) -> Session
 
 
 def _report_end(flow_run: FlowRun, begun: PrefectFlowRun, end: SessionEnd, *, terminated: bool) -> NoReturn:
-    """Set the flow run's state, and end the engine's work; one that was put back in line meanwhile is left so."""
     own = flow_run.id == begun.id
     state: State[Any] | None = begun.state
     try:

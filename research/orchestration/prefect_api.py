@@ -69,10 +69,8 @@ def installation_name(home: Home) -> str:
 
 
 def ensure_deployment(client: SyncPrefectClient, home: Home, **content: Any) -> DeploymentResponse:
-    """Return the deployment of an installation; where there is none, one is made with this content.
-
-    The installation's processes do so one after the other: Prefect makes one over another of its name.
-    """
+    """Return the deployment of an installation; where there is none, one is made with this content. The installation's
+    processes do so one after the other: Prefect makes one over another of its name."""
     if (deployment := find_deployment(client, home)) is not None:
         return deployment
     home.prefect.mkdir(parents=True, exist_ok=True)
@@ -112,10 +110,8 @@ def find_flow_run(client: SyncPrefectClient, home: Home, study: str) -> PrefectF
 
 
 def create_flow_run(client: SyncPrefectClient, home: Home, study: StudyState, state: State[Any]) -> PrefectFlowRun:
-    """Create the flow run of a study in this state, and keep its id in the study's folder.
-
-    A server that took too long to answer made one all the same, which whoever tries again is given by its key.
-    """
+    """Create the flow run of a study in this state, and keep its id in the study's folder. A server that took too long
+    to answer made one all the same, which whoever tries again is given by its key."""
     deployment = ensure_deployment(client, home).id
     made = client.create_flow_run_from_deployment(
         deployment, name=_name(study.id, study.topic), parameters={"study": study.id}, state=state,
@@ -178,10 +174,8 @@ class UserAction(Enum):
 
 
 def reconcile(agreed: Activity, action: UserAction | None, study: Activity) -> tuple[Activity, UserAction | None]:
-    """Return the activity on both sides now, and the action that the study has to be asked for to get there.
-
-    They follow from a user's action (None for none) and the study, which agreed on `agreed` before.
-    """
+    """Return the activity on both sides now, and the action that the study has to be asked for to get there. They
+    follow from a user's action (None for none) and the study, which agreed on `agreed` before."""
     if action is UserAction.STOP:
         return agreed, UserAction.STOP
     wanted = {UserAction.CONTINUE: Activity.RUNNING, UserAction.PAUSE: Activity.PAUSED, None: agreed}[action]
@@ -291,10 +285,7 @@ class FlowRun:
         return self if identity == self.id else FlowRun(self._client, identity)
 
     def adopt(self, study: StudyState) -> None:
-        """Name and tag it after its study.
-
-        Tags that somebody gave it stay: their automations look for them.
-        """
+        """Name and tag it after its study. Tags that somebody gave it stay: their automations look for them."""
         tags = dict.fromkeys([*self.read().tags, TAG, study.id])
         self._client.update_flow_run(self.id, name=_name(study.id, study.topic), tags=list(tags))
 
@@ -368,10 +359,8 @@ class FlowRun:
         return None
 
     def end(self, ending: SessionEnd) -> State[Any]:
-        """Set the state after a session, and where it failed say why in the log too, which a page shows.
-
-        One that rests is suspended until somebody resumes it, or answers its question.
-        """
+        """Set the state after a session, and where it failed say why in the log too, which a page shows. One that rests
+        is suspended until somebody resumes it, or answers its question."""
         if ending.how == "rests":
             rest: State[Any] = Suspended(timeout_seconds=LASTS_S, message=_pause(ending.message))
             return self.set(self._ask(rest, ending.question))
@@ -397,10 +386,8 @@ class FlowRun:
         self._client.create_logs({**about, "message": line, "timestamp": at} for line in lines)
 
     def publish(self, key: str, type: str, data: object, description: str, shown: UUID | None = None) -> UUID:
-        """Publish an artifact, in the place of what was `shown` if that is there; return what is shown now.
-
-        The newest of a key is shown first. `type` is Prefect's: `markdown`, `table` or `progress`.
-        """
+        """Publish an artifact, in the place of what was `shown` if that is there; return what is shown now. The newest
+        of a key is shown first. `type` is Prefect's: `markdown`, `table` or `progress`."""
         if shown is not None:
             changes = {"data": data, "description": description}
             try:

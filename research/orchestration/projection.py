@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -28,10 +25,9 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Running
 
 from research.controller.interventions import answer_question, request_continue, request_pause, request_stop
-from research.controller.mirror import Trouble, describe_error
+from research.controller.mirror import StudyView, describe_error
 from research.controller.progress import progress_lines
 from research.errors import BadInput
-from research.files import ignore_disk_full
 from research.installation.home import Home, attempt_in
 from research.installation.tiny_model import Note
 from research.orchestration import prefect_api, task_rows
@@ -232,7 +228,6 @@ class ControllerSession:
             do(self._shown)
 
     def _begin(self) -> Projection:
-        """Take up the study's flow run; where the server does not know it, a new one begins as this session did."""
         begun, resumed = self.begun, True
         if (run := prefect_api.find_flow_run(self.client, self.home, begun.id)) is None:
             run, resumed = prefect_api.create_flow_run(self.client, self.home, begun, Running()), False
@@ -258,25 +253,21 @@ _CLOSING_S = 30.0
 """The same for one that is over."""
 
 
-class PrefectView:
+def _describe_trouble(error: Exception) -> str:
+    return f"Prefect's view is interrupted ({describe_error(error)}); the study goes on without it"
+
+
+class PrefectView(StudyView):
     """Shows a session of a study, which begins as of `begun`, from entering to leaving; `url` is where, once known."""
 
     def __init__(self, home: Home, begun: StudyState, say: Note, warn: Note, *, executed: bool = False) -> None:
-        """`say` takes where it is shown, `warn` that it is not; `executed` is as in ControllerSession."""
+        """`executed` is as in ControllerSession."""
+        super().__init__("prefect-view", say, warn, _describe_trouble, "Prefect's view is back")
         self.url: str | None = None
         self.own = False
         """Whether the server is one that `ajet up --stop` ends."""
         self._home, self._begun, self._executed = home, begun, executed
-        self._say, self._warn = ignore_disk_full(say), ignore_disk_full(warn)
-        self._over = threading.Event()
-        self._error: BaseException | None = None
-        self._trouble = Trouble(
-            self._warn,
-            lambda error: f"Prefect's view is interrupted ({describe_error(error)}); the study goes on without it",
-            "Prefect's view is back",
-        )
         self._notes: list[str] = []
-        self._thread = threading.Thread(target=self._work, name="prefect-view", daemon=True)
 
     def observe(self, state: StudyState) -> None:
         """Take the state after a tick; what is shown is read from the log instead."""
@@ -284,21 +275,11 @@ class PrefectView:
     def note(self, line: str) -> None:
         self._notes.append(line)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._error = error
-        self._over.set()
-        leaving = error is not None and not isinstance(error, Exception)
-        with suppress(KeyboardInterrupt):  # whoever waits no longer is not kept
-            self._thread.join(_LEAVING_S)
-            if self._thread.is_alive() and not leaving:
-                self._say("waiting for Prefect to show how the study ended")
-                self._thread.join(_CLOSING_S - _LEAVING_S)
+    def _leave(self) -> None:
+        self._thread.join(_LEAVING_S)
+        if self._thread.is_alive() and (self._error is None or isinstance(self._error, Exception)):
+            self._say("waiting for Prefect to show how the study ended")
+            self._thread.join(_CLOSING_S - _LEAVING_S)
 
     def _work(self) -> None:
         try:
@@ -317,7 +298,6 @@ class PrefectView:
             self._warn(f"Prefect's view ended ({type(error).__name__}: {error}); the study goes on without it")
 
     def _server(self) -> PrefectServer | None:
-        """Return a server as soon as there is one; say once why there is none; None where the study ended before."""
         again_s = _AGAIN_S
         while True:
             try:

@@ -250,7 +250,6 @@ def _start(folder: Path, wanted: int) -> PrefectServer:
 
 
 def _wait_until_up(url: str, leader: int, is_there: Callable[[], bool]) -> bool:
-    """Wait until a server answers; False when it died before or took too long (a busy machine makes it slow)."""
     deadline = time.monotonic() + _START_TIMEOUT_S  # another that took its port is asked nothing, and told no password
     while not (_is_listening(leader, _port_of(url)) and _ask(f"{url}/api/health") == HTTPStatus.OK):
         if not is_there() or time.monotonic() > deadline:

@@ -66,10 +66,14 @@ def become_supervisor(home: Home) -> Iterator[None]:
         lock.release()
 
 
+def _is_own(path: Path) -> bool:
+    known = read_process(path)
+    return known is not None and known["pid"] == os.getpid()
+
+
 def is_supervisor(home: Home) -> bool:
     """Return whether this process is the one that is recorded: not where the installation's folder was removed."""
-    known = read_process(home.prefect / _SUPERVISOR)
-    return known is not None and known["pid"] == os.getpid()
+    return _is_own(home.prefect / _SUPERVISOR)
 
 
 @contextmanager
@@ -81,7 +85,7 @@ def flow_run_process(home: Home, flow_run: UUID) -> Iterator[None]:
     try:
         yield
     finally:
-        if (known := read_process(path)) is not None and known["pid"] == os.getpid():
+        if _is_own(path):
             path.unlink(missing_ok=True)
 
 
@@ -109,9 +113,7 @@ def _end(home: Home, name: str, how: Callable[[psutil.Process], None] = psutil.P
 
 def leave_flow_runs(home: Home, worker: int) -> None:
     """Have every process of a flow run leave its study; their worker is killed first, or it would begin them again.
-
-    What is asked to leave is Prefect's executor, which puts the flow run back in line; where it is gone, ours.
-    """
+    What is asked to leave is Prefect's executor, which puts the flow run back in line; where it is gone, ours."""
     executors: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
         executors += psutil.Process(worker).children()
@@ -150,7 +152,7 @@ def announce_pages(home: Home, url: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if (known := read_process(path)) is not None and known["pid"] == os.getpid():
+        if _is_own(path):
             path.unlink(missing_ok=True)
 
 

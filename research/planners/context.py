@@ -312,7 +312,6 @@ _SHOWN_OF_VERDICT = {
 }  # fmt: skip
 """Without an interval: the one that decided is among the references."""
 
-
 Check = Callable[[Action], DesignRefused | None]
 """Returns why an action would be refused, in one line for a person and one for a planner; None when it is taken."""
 
@@ -351,12 +350,9 @@ class PlannerTurn:
     def payload(self) -> dict[str, Any]:
         node = self.action.node if isinstance(self.action, Propose | Replicate) else ""
         return {
-            "action": self.action.action,
-            "tries": self.tries,
+            "action": self.action.action, "tries": self.tries,
             "tokens": {"prompt": self.prompt_tokens, "completion": self.completion_tokens},
-            "rejected": list(self.rejected),
-            "note": self.note,
-            "not_tested": list(self.not_tested),
+            "rejected": list(self.rejected), "note": self.note, "not_tested": list(self.not_tested),
             **({} if self.left is None else {"left": list(self.left)}),
             **({"models": list(self.models)} if self.models else {}),
             **({"choices": list(self.choices)} if self.choices else {}),
@@ -364,7 +360,7 @@ class PlannerTurn:
             **({"spent": {name: dict(each) for name, each in self.spent.items()}} if self.spent else {}),
             **({"looks": [look.payload() for look in self.tool_results]} if self.tool_results else {}),
             **({"node": node} if node else {}),
-        }
+        }  # fmt: skip
 
 
 class Planner(Protocol):
@@ -381,9 +377,7 @@ class Planner(Protocol):
         ...
 
     def act(self, context: PlannerContext, check: Check) -> PlannerTurn:
-        """Return the due action, accepted by `check`, or with its refusal where the planner has no other idea.
-
-        Raises BadTopic (the topic cannot be read), PlannerFailed (no usable answer) or DesignRefused (no answer that
-        `check` accepts).
-        """
+        """Return the due action, accepted by `check`, or with its refusal where the planner has no other idea. Raises
+        BadTopic (the topic cannot be read), PlannerFailed (no usable answer) or DesignRefused (no answer that `check`
+        accepts)."""
         ...

@@ -74,7 +74,8 @@ class OpenAiEndpoint:
     api = "openai"
 
     def __init__(self, api_key: str, base_url: str) -> None:
-        self._api_key, self._base_url, self.where = api_key, base_url, url_origin(base_url)
+        self._api_key, self.where = api_key, url_origin(base_url)
+        self._client: dict[str, Any] = {"api_key": api_key, "base_url": base_url, "max_retries": 0}
 
     def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
         reply: Future[str] = Future()
@@ -113,8 +114,7 @@ class OpenAiEndpoint:
     def _ask(self, request: Mapping[str, Any], timeout_s: float) -> str:
         import openai
 
-        key, url = self._api_key, self._base_url
-        with openai.OpenAI(api_key=key, base_url=url, timeout=timeout_s, max_retries=0) as client:
+        with openai.OpenAI(**self._client, timeout=timeout_s) as client:
             return client.chat.completions.with_raw_response.create(**request).text
 
     def redact(self, text: str) -> str:
@@ -149,8 +149,7 @@ class AnthropicEndpoint(OpenAiEndpoint):
     def _ask(self, request: Mapping[str, Any], timeout_s: float) -> str:
         import anthropic
 
-        key, url = self._api_key, self._base_url
-        with anthropic.Anthropic(api_key=key, base_url=url, timeout=timeout_s, max_retries=0) as client:
+        with anthropic.Anthropic(**self._client, timeout=timeout_s) as client:
             return to_completion(client.messages.with_raw_response.create(**to_messages(request)).text())
 
 
@@ -245,7 +244,6 @@ class Message(BaseModel):
     @field_validator("content", mode="before")
     @classmethod
     def _join_parts(cls, value: Any) -> Any:
-        """Join the parts that some endpoints answer with; those of thinking are left out."""
         if not isinstance(value, list):
             return value
         parts = [part for part in value if isinstance(part, dict) and part.get("type") in ("text", "output_text")]
@@ -278,17 +276,9 @@ class RetryingEndpoint:
     """The endpoint, with patience for what passes."""
 
     def __init__(
-        self,
-        model: str,
-        endpoint: Endpoint,
-        timeout_s: float,
-        patience_s: float,
-        sleep: Callable[[float], None],
-        note: Callable[[str], None],
-        *,
-        reached: bool,
-        turn_s: float = math.inf,
-    ) -> None:
+        self, model: str, endpoint: Endpoint, timeout_s: float, patience_s: float, sleep: Callable[[float], None],
+        note: Callable[[str], None], *, reached: bool, turn_s: float = math.inf,
+    ) -> None:  # fmt: skip
         """`turn_s` bounds all requests of a turn together."""
         self.model, self.reached, self.redact = model, reached, endpoint.redact
         self._endpoint, self._timeout_s, self._left_s = endpoint, timeout_s, patience_s
@@ -358,8 +348,6 @@ class _Failure(BaseModel, extra="forbid"):
 
 
 class _Exchange(BaseModel, extra="forbid"):
-    """A line of a recording: a reply, or a failure."""
-
     request: str
     model: str
     reply: str | None = None

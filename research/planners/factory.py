@@ -48,19 +48,13 @@ _NO_KEY = "none"
 
 
 def make_planner(
-    name: str | None,
-    model: str | None,
-    environ: Mapping[str, str],
-    options: Mapping[str, Any] = {},
-    *,
+    name: str | None, model: str | None, environ: Mapping[str, str], options: Mapping[str, Any] = {}, *,
     note: Callable[[str], None] = lambda line: None,
-) -> Planner:
-    """Return the planner called `name`; without a name, `llm` when a model is named and `rules` otherwise.
-
-    Other names are those of installed packages (`ajet.planners`): callables of `model` and `environ`. `llm` reads the
-    variables of its API from `environ`, and those of `PlannerOptions` that `options` lacks; `note` is told of each
-    pause between two tries. Raises BadInput or NotReady; it does not reach out to the endpoint.
-    """
+) -> Planner:  # fmt: skip
+    """Return the planner called `name`; without a name, `llm` when a model is named and `rules` otherwise. Other names
+    are those of installed packages (`ajet.planners`): callables of `model` and `environ`. `llm` reads the variables of
+    its API from `environ`, and those of `PlannerOptions` that `options` lacks; `note` is told of each pause between two
+    tries. Raises BadInput or NotReady; it does not reach out to the endpoint."""
     chosen = name or ("llm" if model else "rules")
     names = planner_names()
     if chosen not in names:
@@ -109,7 +103,6 @@ def make_planner(
 
 
 def _choose_api(environ: Mapping[str, str]) -> str:
-    """Return the API whose variables are set; raise NotReady for both: which one is meant is not guessed."""
     there = [api for api in _APIS if any(environ.get(f"{api.upper()}_{part}", "").strip() for part in _PARTS)]
     if len(there) > 1:
         raise NotReady(

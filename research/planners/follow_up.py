@@ -82,7 +82,6 @@ _PRIORS = {
     ),
 }  # fmt: skip
 
-
 UNSEEN_CONFOUNDERS: Mapping[str, tuple[str, ...]] = {
     "kl_coef": ("less movement in all, which fewer steps would bring about as well",),
     "learning_rate": ("collapsed runs, which a mean hides",),
@@ -187,7 +186,6 @@ class FollowUpFinder:
                 yield from self._make_follow_up([contrast], self._rounds[0].design.environment, why)
 
     def _ask_search(self) -> Iterator[FollowUp]:
-        """Search near the best of a search that found something, and the same values again after one that did not."""
         searched, environment = self._last.searched, self._last.design.environment
         control, best = _control_settings(self._last), _best_settings(self._last)
         if not searched or (not best and any(told.found for told in self._last.claims)):
@@ -217,7 +215,6 @@ class FollowUpFinder:
         return tuple(ladder[max(0, place - 1) : place + 2])
 
     def _effective_value(self, name: str, value: Scalar | None) -> Scalar:
-        """Return a value as it is compared: an unset field is what it amounts to."""
         return self._specs[name].default if value is None else value
 
     def _ask_elsewhere(self, told: ClaimFacts) -> Iterator[FollowUp]:
@@ -289,14 +286,9 @@ class FollowUpFinder:
                     yield values[wins], values[not wins]
 
     def _make_follow_up(
-        self,
-        contrasts: Sequence[Contrast],
-        environment: str,
-        why: str,
-        held: Mapping[str, Scalar] | None = None,
+        self, contrasts: Sequence[Contrast], environment: str, why: str, held: Mapping[str, Scalar] | None = None,
         shape: Shape = "apart",
-    ) -> Iterator[FollowUp]:
-        """Yield a question with what is `held`, else with what findings in its environment say to hold."""
+    ) -> Iterator[FollowUp]:  # fmt: skip
         if held is None:
             held = self._shared_settings(environment, {contrast.field for contrast in contrasts})
         with suppress(BadTopic, DesignRefused):  # values that make no job together

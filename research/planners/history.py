@@ -141,7 +141,6 @@ _EXPLORATIONS_SHOWN: Final = 4
 _LONGEST_WHY: Final = 300
 _DIGITS: Final = 5
 
-
 SecondaryMetrics = Callable[[StudyState], Iterable[str]]
 """Returns what other measures of a round's runs say otherwise than its verdicts."""
 
@@ -290,7 +289,6 @@ def list_explorations(state: StudyState) -> tuple[Mapping[str, Any], ...]:
 
 
 def _dump_ledger(ledger: AlphaLedger) -> list[dict[str, Any]]:
-    """Return a ledger's rounds, the next one last: what each may spend, and whether its level was handed on."""
     return [
         {"round": entry.round, "level": round(entry.level, _DIGITS), "of_it_received": round(entry.received, _DIGITS)}
         | ({} if entry.handed_on is None else {"handed_on": entry.handed_on})

@@ -41,7 +41,6 @@ from research.planners.prompts import (
     MOST_SIDE_ACTIONS,
     MOST_TOOL_CALLS,
     due_schema,
-    find_unstated,
     messages,
     parse_action,
     schema,
@@ -112,7 +111,6 @@ MOST_ANSWERED: Final = 24_000
 MOST_OF_ONE: Final = 8_000
 """Characters of one answer."""
 _NO_MORE: Final = "no look is left in this turn; act now, with one JSON object that fits the schema"
-
 
 _REFUSALS: Final = (400, 422)
 _CHARACTERS: Final = 4
@@ -305,7 +303,6 @@ class ActionConversation:
         return len(self._looks) >= MOST_TOOL_CALLS or self._left <= 0
 
     def _run_tool_calls(self, calls: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return the messages that a model's tool calls become; raise UnusableAnswer beyond the cap."""
         if self._is_exhausted:
             raise UnusableAnswer(_NO_MORE)
         try:
@@ -321,7 +318,6 @@ class ActionConversation:
         return [{"role": "assistant", "content": None, "tool_calls": said}, *answers]
 
     def _look(self, name: str, arguments: str) -> str:
-        """Take a look and return its answer as text; one that cannot be had is answered with the reason."""
         if self._is_exhausted:
             return json.dumps({"refused": _NO_MORE})
         assert self._tools is not None
@@ -346,7 +342,6 @@ class ActionConversation:
         return text
 
     def _fetch_body(self) -> str:
-        """Return the endpoint's reply as text; what it refuses is left out from then on."""
         while True:
             by_tools, by_format = self._ways[0]
             tools = self._tools if by_tools else None
@@ -391,8 +386,12 @@ class ActionConversation:
             action = parse_action(self._context, value)
         except ValidationError as error:
             raise UnusableAnswer(describe(error)) from error
-        if (unstated := find_unstated(action) or find_repeated(self._context, action)) is not None:
-            raise UnusableAnswer(unstated)
+        if isinstance(action, Propose) and any(not claim.falsifier for claim in action.hypotheses):
+            raise UnusableAnswer(
+                "falsifier: expected the cheapest observation that would show the claim to be false; found none"
+            )
+        if (repeated := find_repeated(self._context, action)) is not None:
+            raise UnusableAnswer(repeated)
         coded = isinstance(action, Propose) and any(entry.variable in SLOTS for entry in action.hypotheses)
         if coded and any(shows_hidden_plays(look.payload()) for look in self._looks):
             raise UnusableAnswer(f"expected hypotheses about job fields; found code: {NO_CODE_NOW}")
@@ -403,7 +402,6 @@ class ActionConversation:
         return action
 
     def _say(self, text: str) -> None:
-        """Answer what the model said last, where it said something."""
         answer = [{"role": "assistant", "content": self._answer[:LONGEST_ANSWER]}] if self._answer else []
         self._said += [*answer, {"role": "user", "content": text}]
 
@@ -441,16 +439,10 @@ class LlmPlanner:
     name = PLANNER
 
     def __init__(
-        self,
-        model: str,
-        endpoint: Endpoint,
-        *,
-        options: PlannerOptions | None = None,
-        fallback: tuple[str, Endpoint] | None = None,
-        patience_s: float | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-        note: Callable[[str], None] = lambda line: None,
-    ) -> None:
+        self, model: str, endpoint: Endpoint, *, options: PlannerOptions | None = None,
+        fallback: tuple[str, Endpoint] | None = None, patience_s: float | None = None,
+        sleep: Callable[[float], None] = time.sleep, note: Callable[[str], None] = lambda line: None,
+    ) -> None:  # fmt: skip
         """`patience_s` is how long a turn may wait (default: `PATIENT_SHARE` of the time left); `note` hears of it."""
         self.model: str | None = model
         self._endpoints = [(model, endpoint), *([] if fallback is None else [fallback])]

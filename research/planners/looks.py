@@ -82,14 +82,11 @@ class EnvironmentRequest(ToolRequest):
             raise ToolError(error.message) from error
         measured = compiler.price.estimates.of(base.model_copy(update={"environment": name}))
         return {
-            "notice": DATA,
-            "name": name,
-            "reward_range": list(environment.reward_range),
-            "solved_from_reward": environment.solved_at,
-            "tasks": sizes,
+            "notice": DATA, "name": name, "reward_range": list(environment.reward_range),
+            "solved_from_reward": environment.solved_at, "tasks": sizes,
             "measured_before_training": measured and measured.model_dump(exclude_none=True, exclude={"job", "faults"}),
             "quoted": quoted,
-        }
+        }  # fmt: skip
 
 
 def describe_environment(environment: Environment) -> Answer:
@@ -214,7 +211,6 @@ class _ArmsRequest(ToolRequest):
         return {"notice": DATA, "quoted": shown} if self.quotes else {"arms": shown}
 
     def _find_runs(self, tools: StudyTools, arm: str) -> list[RunState]:
-        """Return the collected runs of an arm under its latest lock; raise ToolError where there are none."""
         every = [run for number, run in list_runs(tools.state) if self.round in (None, number) and run.collected]
         runs = [run for run in every if run.spec.arm == arm or (len(arm) >= SHORT and run.run_id.startswith(arm))]
         if not runs:

@@ -53,13 +53,6 @@ def parse_action(context: PlannerContext, answer: Mapping[str, Any]) -> actions.
     return action
 
 
-def find_unstated(action: actions.Action) -> str | None:
-    """Return what a model leaves unsaid that other planners may default: what would refute it."""
-    if isinstance(action, actions.Propose) and any(not claim.falsifier for claim in action.hypotheses):
-        return "falsifier: expected the cheapest observation that would show the claim to be false; found none"
-    return None
-
-
 def due_schema(context: PlannerContext, *, described: bool = True) -> dict[str, Any]:
     """Return the JSON schema of the due action and of those instead of it, as one flat object."""
     withheld = (["code"] if context.plays_seen else []) + (
@@ -291,7 +284,6 @@ def messages(
 
 
 def _describe_answer(schema: Mapping[str, Any]) -> str:
-    """Return what the fields of an answer mean, a line each, and those of the objects in it after them."""
     objects = {"answer": schema, **schema.get("$defs", {})}
     lines = (
         f"- {name}.{key}: {' '.join(field['description'].split())}"

@@ -58,7 +58,6 @@ class RulesPlanner:
 
 
 def _plan_next_round(context: PlannerContext, campaign: CampaignFacts, check: Check) -> PlannerTurn:
-    """Return the next round's action: the first question of the rules that is not refused, or that none is left."""
     first: PlannerTurn | None = None
     for found in islice(follow_up.FollowUpFinder(context, campaign).find(), len(campaign.refused), None):
         plan = _TopicPlan(context, ParsedTopic(environment=found.environment), found.plan)
@@ -100,8 +99,6 @@ def require_plannable(
 
 
 class _TopicPlan:
-    """The comparison or search that a parsed topic asks for."""
-
     def __init__(self, context: PlannerContext, parsed: ParsedTopic, plan: ValuePlan) -> None:
         self._context = context
         self.parsed = parsed
@@ -230,7 +227,6 @@ class _TopicPlan:
     def _make_claim(
         self, about: Sequence[Contrast], at: int, expected: tuple[float, float, float] | None = None
     ) -> actions.ProposedHypothesis:
-        """Return the claim on the arm of so many contrasts' `at`th treatments; its fields differ together."""
         claim = None if expected else self._plan.claim
         if expected is None:
             # Words have no order, and their priors no direction.

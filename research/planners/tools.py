@@ -193,16 +193,12 @@ class EpisodesRequest(ToolRequest):
         spoken = [play for play in asked if play["task_id"] in words and play["sample"] == 0]
         chosen = Random(run.run_id).sample(spoken or asked, len(spoken or asked))
         return {
-            "notice": DATA,
-            "split": run.spec.metric.split,
-            "after_step": part["policy_version"],
-            "plays": len(every),
-            "solved": sum(bool(play["success"]) for play in every),
-            "such_plays": len(asked),
+            "notice": DATA, "split": run.spec.metric.split, "after_step": part["policy_version"], "plays": len(every),
+            "solved": sum(bool(play["success"]) for play in every), "such_plays": len(asked),
             "with_words_kept": len(spoken),
             "chosen_among": "plays whose words were kept" if spoken else "all such plays, of which no words were kept",
             "quoted": [self._quote(play, words.get(play["task_id"], ()), kinds) for play in chosen[: self.count]],
-        }
+        }  # fmt: skip
 
     @staticmethod
     def _quote(play: Mapping[str, Any], messages: Sequence[Mapping[str, str]], kinds: Mapping[str, str]) -> Answer:

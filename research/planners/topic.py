@@ -39,12 +39,9 @@ _EDGES = re.compile(r"^[^\w<>~]+|[^\w<>~%]+$")
 
 
 def parse_topic(
-    topic: str,
-    fields: Sequence[FieldSpec] | None = None,
-    environments: Sequence[Environment] | None = None,
-    wanted: RequestedComparison | None = None,
-    model: str = "",
-) -> ParsedTopic:
+    topic: str, fields: Sequence[FieldSpec] | None = None, environments: Sequence[Environment] | None = None,
+    wanted: RequestedComparison | None = None, model: str = "",
+) -> ParsedTopic:  # fmt: skip
     """Return what a topic asks beside flags (`wanted`); raise BadTopic where nothing to vary is named."""
     wanted = wanted or RequestedComparison()
     fields = field_specs() if fields is None else fields
@@ -327,7 +324,6 @@ class _Parser:
         return [mention for mention in mentions if mention in asked or mention.field in varied]
 
     def _order_values(self, mention: _Mention) -> tuple[Scalar, ...]:
-        """Return the values that are compared, the control first."""
         facts, values = self._facts[mention.field], mention.values
         turned = mention.joints[:1] == ["than"]
         if len(values) == 2 and turned:
@@ -371,7 +367,6 @@ class _Parser:
         return held
 
     def _read_effects(self, atoms: Collection[int]) -> tuple[RequestedMetric | None, Claim | None, int]:
-        """Return the metric, the claim and how many of the best are looked for; what contradicts the first is left."""
         threshold, reaching = self._read_threshold(atoms)
         kind, of, texts, best, claim = "", "", list[str](), 0, None
         for at, token in enumerate(self._tokens):
@@ -401,7 +396,6 @@ class _Parser:
         return "increase" if self._word(at) in words.BEATING else self._tokens[at].claim
 
     def _read_threshold(self, atoms: Collection[int]) -> tuple[float | None, str]:
-        """Return the share of hidden tasks to which speed is measured, where a word asks for speed, and its words."""
         if not any(token.kind == "effect" and token.name in SPEED for token in self._tokens):
             return None, ""
         for at, token in enumerate(self._tokens):

@@ -55,13 +55,9 @@ class ValuePlan:
 
 
 def plan_values(
-    vary: Mapping[str, Sequence[Scalar]],
-    held: Mapping[str, Scalar],
-    facts: Mapping[str, FieldSpec],
-    claim: Claim | None = None,
-    matched: Matched = "steps",
-    shape: Shape = "apart",
-) -> ValuePlan:
+    vary: Mapping[str, Sequence[Scalar]], held: Mapping[str, Scalar], facts: Mapping[str, FieldSpec],
+    claim: Claim | None = None, matched: Matched = "steps", shape: Shape = "apart",
+) -> ValuePlan:  # fmt: skip
     """Return the comparison of fields over values, the control first; raise BadTopic for what cannot be run."""
     values = {name: check_values(name, asked) for name, asked in vary.items()}
     if shape == "trend":

@@ -238,7 +238,6 @@ def _validate(name: str, value: Scalar) -> Any:
 
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
-    """Return the validator of one job field by itself, apart from the rules between fields."""
     field = Job.model_fields[name]
     kind: Any = Annotated[field.annotation, field]
     return TypeAdapter(kind)
@@ -366,7 +365,6 @@ _LONGEST_NAME = 64
 
 
 def _match_episodes(arm: Arm, hypothesis: Hypothesis, control: Job) -> Arm:
-    """Return the arm of a hypothesis with as many steps as give it the control's episodes, where that is asked for."""
     if hypothesis.matched == "steps":
         return arm
     if hypothesis.variable != _BATCH:
@@ -417,11 +415,9 @@ def lint_arms(
     control: Job, arm: Job, declared: str | Collection[str],
     slots: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
 ) -> list[str]:  # fmt: skip
-    """Return how two arms, jobs and names of code by slot, differ beyond what is `declared`, a line each.
-
-    Values that follow from several fields may differ only when they follow from a declared one. That nothing declared
-    differs is a violation too. `tracking` trains nothing and is not compared.
-    """
+    """Return how two arms, jobs and names of code by slot, differ beyond what is `declared`, a line each. Values that
+    follow from several fields may differ only when they follow from a declared one. That nothing declared differs is a
+    violation too. `tracking` trains nothing and is not compared."""
     names = frozenset({declared} if isinstance(declared, str) else declared)
     left, right = (
         flatten({**job.model_dump(mode="json", exclude={"tracking"}), **NO_CODE, **code})

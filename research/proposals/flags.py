@@ -112,15 +112,11 @@ class RequestedComparison:
     def settings(self) -> dict[str, Any]:
         held: dict[str, Any] = {
             "vary": {name: list(values) for name, values in self.vary.items()},
-            "as": "" if self.shape == "apart" else self.shape,
-            "set": dict(self.held),
-            "environment": self.environment,
-            "brought": list(self.custom_environments),
-            "models": self.models.settings(),
+            "as": "" if self.shape == "apart" else self.shape, "set": dict(self.held), "environment": self.environment,
+            "brought": list(self.custom_environments), "models": self.models.settings(),
             "code": {name: list(known) for name, known in self.code.items()},
-            "mediators": [list(entry) for entry in self.mediators],
-            "evaluate_apart": self.evaluate_apart,
-        }
+            "mediators": [list(entry) for entry in self.mediators], "evaluate_apart": self.evaluate_apart,
+        }  # fmt: skip
         held = {name: value for name, value in held.items() if value}
         return {"wanted": held} if held else {}
 
@@ -311,7 +307,6 @@ def _parse_code(slot: str, text: str, code: dict[str, tuple[str, str]]) -> tuple
 
 
 def _parse_value(name: str, text: str) -> Scalar:
-    """Return a value as the job holds it, read as JSON or else as a word."""
     try:
         found = json.loads(text.strip())
     except ValueError:

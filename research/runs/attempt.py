@@ -238,7 +238,6 @@ class Attempt:
             self._report(hidden_success=sum(bool(episode["success"]) for episode in episodes) / len(episodes))
 
     async def _train(self, workers: Workers, client: AsyncSwarmClient) -> None:
-        """Run the client, and whoever evaluates meanwhile, until training is done or a rule of the watchdog ends it."""
         if self._training.alarm is None:  # else it ended the training of an earlier attempt
             roles: tuple[Role, ...] = ("evaluator-during", "client") if self._spec.evaluate_after else ("client",)
             players: dict[Role, tuple[Worker, asyncio.Task[int]]] = {}

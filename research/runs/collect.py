@@ -59,18 +59,11 @@ class CollectedEvidence(NamedTuple):
 
 
 def collect(
-    folder: AttemptFolder,
-    spec: AttemptSpec,
-    study_folder: Path,
-    read: ReadTracking | None = None,
-    *,
-    said: AttemptOutcome = NOTHING_SAID,
-    neighbours: int | None = None,
-) -> CollectedEvidence:
-    """Check and store the results of a finished attempt under `study_folder`; raises CollectError or OSError.
-
-    `said` is the outcome that the attempt wrote, `neighbours` how many others ran beside it (`Conditions`).
-    """
+    folder: AttemptFolder, spec: AttemptSpec, study_folder: Path, read: ReadTracking | None = None, *,
+    said: AttemptOutcome = NOTHING_SAID, neighbours: int | None = None,
+) -> CollectedEvidence:  # fmt: skip
+    """Check and store the results of a finished attempt under `study_folder`; raises CollectError or OSError. `said` is
+    the outcome that the attempt wrote, `neighbours` how many others ran beside it (`Conditions`)."""
     expected_hashes = dict(said.files)
     if spec.initial_sha256:  # what it took over
         expected_hashes[folder.evaluation("initial").name] = spec.initial_sha256
@@ -154,7 +147,6 @@ def measure(study_folder: Path, collected: Mapping[str, Any], metric: Metric) ->
 
 
 def _find_stop_rule(spec: AttemptSpec, history: Sequence[Row], *, whole: bool) -> str | None:
-    """Return the rule that ended training early, None if it ran its course; CollectError if steps lack for none."""
     steps = spec.run.job["steps"]
     numbers = [row["step"] for row in history]
     if numbers == list(range(1, steps + 1)):
@@ -202,7 +194,6 @@ def _read_initial(folder: AttemptFolder, spec: AttemptSpec) -> Evaluation:
 def _read_evaluation(
     path: Path, run: RunSpec, version: int, seed: int | None = None, episodes: int | None = None
 ) -> Evaluation:
-    """Return the evaluator's outcomes, after checking that they are complete and of this run's tasks and weights."""
     try:
         evaluation = Evaluation.model_validate(read_json(path))
     except ValueError as error:
@@ -214,7 +205,6 @@ def _read_evaluation(
 def _check_evaluation(
     name: str, evaluation: Evaluation, run: RunSpec, version: int, episodes: int, seed: int | None
 ) -> None:
-    """Raise CollectError unless an evaluation has so many plays of hidden tasks: of those that a seed draws, if any."""
     found = (evaluation.environment, evaluation.split, evaluation.policy_version, evaluation.knobs)
     expected = (run.environment, run.metric.split, version, knobs_of(run.metric.evaluated(run.job)))
     if found != expected:
@@ -236,11 +226,9 @@ def _check_evaluation(
 def _during_evaluations(
     folder: AttemptFolder, spec: AttemptSpec, *, steps: int, resumed_at: int | None
 ) -> list[Evaluation]:
-    """Return the evaluations during a training of so many steps, after checking them as the others are checked.
-
-    Of those before the step at which it was gone on with, each is the one that was kept; what was evaluated of the last
-    policy, where a rule ended training there, is not among them: that is measured after training.
-    """
+    """Return the evaluations during a training of so many steps, after checking them as the others are checked. Of
+    those before the step at which it was gone on with, each is the one that was kept; what was evaluated of the last
+    policy, where a rule ended training there, is not among them: that is measured after training."""
     if not spec.evaluate_after:
         return []
     path, run, schedule = folder.evaluation("during"), spec.run, spec.run.metric.schedule

@@ -133,13 +133,10 @@ class AttemptSpec(Record):
 
     def job_with_tracking(self, folder: AttemptFolder) -> Job:
         tracking = Tracking(
-            group=self.study,
-            name=f"{self.spec.arm} seed {self.spec.seed}",
-            run_id=self.tracking_id,
-            directory=str(folder.path),
-            config=self.names(),
+            group=self.study, name=f"{self.spec.arm} seed {self.spec.seed}", run_id=self.tracking_id,
+            directory=str(folder.path), config=self.names(),
             tags=tuple(tag[:LONGEST_TAG] for tag in (self.study, self.spec.arm, self.spec.phase)),
-        )
+        )  # fmt: skip
         return Job.from_record({**self._job_record, "tracking": tracking})
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from research.design.pricing import has_ended_run, is_guess, price_of
+from research.design.pricing import is_guess, price_of
 from research.environments.install import packages_of
 from research.environments.reference import find_custom_environments
 from research.files import FULL_EXIT, LAUNCH_ROOM, read_json, require_room, write_json
@@ -70,12 +70,10 @@ class AttemptLauncher:
     """When the tracker of an attempt that has ended was behind, by the attempt's name."""
 
     def launch(self, state: StudyState, run: RunState, number: int) -> None:
-        """Launch attempt `number` at a run, for which a slot was taken: its spec, the event, then the sandbox.
-
-        Raises InvalidRequest where the folder of its model or environment has changed since the study named
-        it; BadEnvironment where packages cannot be had; SandboxError when the machine cannot start it now, which costs
-        it no try; NotReady for a design with code that a planner wrote, without containers.
-        """
+        """Launch attempt `number` at a run, for which a slot was taken: its spec, the event, then the sandbox. Raises
+        InvalidRequest where the folder of its model or environment has changed since the study named it; BadEnvironment
+        where packages cannot be had; SandboxError when the machine cannot start it now, which costs it no try; NotReady
+        for a design with code that a planner wrote, without containers."""
         code = {} if state.design is None else state.design.code  # of whichever arm comes first
         if python := [name for name, source in code.items() if not is_expression(source)]:
             require_isolation(self.isolation.sandboxing, f"the code {', '.join(python)}")
@@ -111,11 +109,9 @@ class AttemptLauncher:
         return self.sandbox.adopt(_active_attempt(run).name) is not None
 
     def watch(self, state: StudyState, run: RunState) -> bool:
-        """Check on the attempt that runs; return whether its end was recorded.
-
-        One that never started is started, once it has a slot. One that ended while its tracker was behind is checked
-        again after a while. Raises SandboxError while the disk is full.
-        """
+        """Check on the attempt that runs; return whether its end was recorded. One that never started is started, once
+        it has a slot. One that ended while its tracker was behind is checked again after a while. Raises SandboxError
+        while the disk is full."""
         attempt = _active_attempt(run)
         read_at = self._late.get(attempt.name)
         if read_at is not None and 0 <= (self.clock() - read_at).total_seconds() < READ_AGAIN_S:
@@ -137,10 +133,8 @@ class AttemptLauncher:
         return settled
 
     def stop(self, state: StudyState, run: RunState, code: str) -> None:
-        """End the attempt that runs; one that finished by itself meanwhile keeps its result.
-
-        Unless its environment is gone, with which it would be checked: then it counts as stopped, to be gone on from.
-        """
+        """End the attempt that runs; one that finished by itself meanwhile keeps its result. Unless its environment is
+        gone, with which it would be checked: then it counts as stopped, to be gone on from."""
         attempt = _active_attempt(run)
         handle = self.sandbox.adopt(attempt.name)
         if handle is None:
@@ -182,11 +176,9 @@ class AttemptLauncher:
         self._append(EventType.RUN_INVALIDATED, run, code=code, reason=reason)
 
     def _share_untrained(self, state: StudyState, run: RunState, number: int) -> ResumePlan:
-        """Copy the evaluation of the untrained policy that a run may share into an attempt's folder.
-
-        Where there is none (`studies.records.runs.shares_untrained`), where what is measured is what a run adds to its
-        own, or where its evidence was spoilt since, the run makes its own.
-        """
+        """Copy the evaluation of the untrained policy that a run may share into an attempt's folder. Where there is
+        none (`studies.records.runs.shares_untrained`), where what is measured is what a run adds to its own, or where
+        its evidence was spoilt since, the run makes its own."""
         source = None if kind_of(run.spec.metric).reads_initial else find_untrained_run(state, run.spec)
         if source is None or source.collected is None:
             return ResumePlan()
@@ -220,11 +212,9 @@ class AttemptLauncher:
     def _record_end(
         self, state: StudyState, run: RunState, attempt: AttemptState, handle: Handle, ended: Exit, *, patient: bool
     ) -> bool:
-        """Record how an attempt ended, with its results; return False where the tracker is waited for (`patient`).
-
-        A finished attempt whose results cannot be taken has failed: the run is tried again. One that says that its
-        training broke down has failed by that only if its log shows it.
-        """
+        """Record how an attempt ended, with its results; return False where the tracker is waited for (`patient`). A
+        finished attempt whose results cannot be taken has failed: the run is tried again. One that says that its
+        training broke down has failed by that only if its log shows it."""
         handle.stop()
         self._reap(run, attempt)
         outcome, evidence = self._outcome(run, attempt), None
@@ -261,13 +251,10 @@ class AttemptLauncher:
         trained = [*((one, end(one, one.seconds or 0.0)) for one in earlier), (last, ended)]
         others = self.slots.spans(ended)
         return collect(
-            self._folder(run, attempt.number),
-            self._attempt_spec(state, run, attempt),
-            self.home.study(self.record.study),
-            self.read_tracking,
-            said=said or NOTHING_SAID,
+            self._folder(run, attempt.number), self._attempt_spec(state, run, attempt),
+            self.home.study(self.record.study), self.read_tracking, said=said or NOTHING_SAID,
             neighbours=max(count_neighbours(attempts, one, until, others) for one, until in trained),
-        )
+        )  # fmt: skip
 
     def _append_evidence(
         self, run: RunState, attempt: AttemptState, evidence: CollectedEvidence, seconds: float
@@ -277,15 +264,9 @@ class AttemptLauncher:
             self.record.append(EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
 
     def _append_end(
-        self,
-        run: RunState,
-        attempt: AttemptState,
-        status: str,
-        code: str,
-        reason: str,
-        seconds: float,
+        self, run: RunState, attempt: AttemptState, status: str, code: str, reason: str, seconds: float,
         said: AttemptOutcome | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         more = {} if said is None else said.model_dump(include={"resumed_at", "step"})
         more |= {} if said is None else {"refused": dict(said.refused) or None}
         self._append(
@@ -360,9 +341,8 @@ def _environments(run: RunState) -> list[str]:
 
 def _time_limit(state: StudyState, run: RunState) -> float:
     limit = max(LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR * price_of(state, run.spec.phase))
-    if has_ended_run(state, run.spec.phase) or not is_guess(Job.from_record(run.spec.job)):
-        return limit
-    return max(limit, state.budget_s - state.worked_s)
+    guess = is_guess(state, run.spec.phase, Job.from_record(run.spec.job))
+    return max(limit, state.budget_s - state.worked_s) if guess else limit
 
 
 def _active_attempt(run: RunState) -> AttemptState:

@@ -48,7 +48,6 @@ _AT_ONCE = 8
 Frame = tuple[bool, str]
 """Whether it is of a first call, and what stands around the messages."""
 
-
 _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 
 
@@ -138,10 +137,8 @@ async def _fetch_sample(
 
 
 def extract_frames(record: EpisodeRecord, environment: Environment, task: Task) -> set[Frame] | str:
-    """Play a task again with the answers of an episode; return what its calls put around the game's messages.
-
-    A text says why the episode is no play of the task.
-    """
+    """Play a task again with the answers of an episode; return what its calls put around the game's messages. A text
+    says why the episode is no play of the task."""
     game = environment.game(task)
     if not isinstance(game, PlainGame):
         return "its environment's games cannot be played again"
@@ -209,13 +206,10 @@ async def observe_conditions(client: AsyncSwarmClient, folder: AttemptFolder, sp
     with suppress(SwarmError):
         overlap = count_overlap((await client.episodes(LISTED)).episodes, evaluated)
     return Conditions(
-        initial_policy=loaded.get("weights"),
-        template=loaded.get("template"),
-        decoding=decoding,
-        overlap=overlap,
+        initial_policy=loaded.get("weights"), template=loaded.get("template"), decoding=decoding, overlap=overlap,
         hardware=f"{machine['platform']}, {machine['cpus']} cpus, {machine['memory_gib']} GiB, device {job.device}",
         stillness=None if still is None else WeightChange.model_validate(still.model_dump()),
-    )
+    )  # fmt: skip
 
 
 def count_overlap(listed: Iterable[EpisodeSummary], evaluated: set[str]) -> int | None:
@@ -229,11 +223,9 @@ def count_overlap(listed: Iterable[EpisodeSummary], evaluated: set[str]) -> int 
 def file_hashes(
     folder: AttemptFolder, spec: AttemptSpec, read: Callable[[Path], TrackedRun] = read_log
 ) -> dict[str, str]:
-    """Return the sha256 of the files that results are collected from, by their path in the folder.
-
-    W&B may still write its log when its run has finished. A log that does not come to its end is left out: the
-    collector waits for it, and refuses it if need be.
-    """
+    """Return the sha256 of the files that results are collected from, by their path in the folder. W&B may still write
+    its log when its run has finished. A log that does not come to its end is left out: the collector waits for it, and
+    refuses it if need be."""
     paths = [folder.evaluation(name) for name in get_args(EvaluationName)]
     found = {path: sha256 for path in paths if (sha256 := file_hash(path)) is not None}
     log = None
@@ -258,17 +250,11 @@ def file_hash(path: Path) -> str | None:
 
 
 def build_conditions(
-    spec: AttemptSpec,
-    history: Sequence[Row],
-    evaluations: Mapping[str, Any],
-    seen: Conditions,
-    neighbours: int | None,
+    spec: AttemptSpec, history: Sequence[Row], evaluations: Mapping[str, Any], seen: Conditions, neighbours: int | None,
     stopped_by: str | None,
-) -> Conditions:
-    """Return a collected run's conditions: what its files say comes before what it saw (`seen`).
-
-    `evaluations` is a RunEvaluation as JSON.
-    """
+) -> Conditions:  # fmt: skip
+    """Return a collected run's conditions: what its files say comes before what it saw (`seen`). `evaluations` is a
+    RunEvaluation as JSON."""
     known = spec.job.backend in ("local", "verl")  # which make all optimiser steps of a training step, or none
     run = spec.run
     tasks = get_environment(run.environment).tasks("search" if run.metric.split == "search" else "hidden")

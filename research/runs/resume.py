@@ -85,7 +85,6 @@ _GROUPS: tuple[tuple[ResumeRule, str, str], ...] = (
 WAYS: Mapping[str, tuple[ResumeRule, str]] = {code: (way, why) for way, why, codes in _GROUPS for code in codes.split()}
 """By the code of an attempt's end: what follows, and why."""
 
-
 LETS_GO_S = 10.0
 """For a killed server to be gone: a kernel takes a moment to clear a large one away."""
 FolderOf = Callable[[int], AttemptFolder]
@@ -160,10 +159,8 @@ def _hash_during(folder: AttemptFolder, run: RunState) -> str | None:
 
 
 def transfer_files(source: AttemptFolder, into: AttemptFolder) -> None:
-    """Move the server's folder, and copy the evaluations made so far; no change where that was done. OSError.
-
-    What is not there any more is not taken: the attempt finds out, and ends by it.
-    """
+    """Move the server's folder, and copy the evaluations made so far; no change where that was done. OSError. What is
+    not there any more is not taken: the attempt finds out, and ends by it."""
     if into.server.exists():
         return
     with suppress(FileNotFoundError):

@@ -153,12 +153,9 @@ class TrainingMonitor:
     """Monitors one training. `now` is a monotonic clock."""
 
     def __init__(
-        self,
-        folder: AttemptFolder,
-        spec: AttemptSpec,
-        read: ReadTracking = read_tracking,
+        self, folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking = read_tracking,
         now: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.alarm: Alarm | None = None
         """The alarm that stops it, once there is one; `stops` is set then."""
         self.stops = asyncio.Event()
@@ -173,10 +170,8 @@ class TrainingMonitor:
         self._pending, self._pending_since = (0, 0), now()
 
     async def load_history(self, steps: int) -> None:
-        """Judge the steps that were trained before this attempt; AttemptFailed if they do not come into the log.
-
-        W&B writes a step when it hears of the next one; that a rule held was read in such a log, too.
-        """
+        """Judge the steps that were trained before this attempt; AttemptFailed if they do not come into the log. W&B
+        writes a step when it hears of the next one; that a rule held was read in such a log, too."""
         if self._spec.watchdog is None or steps == 0:
             return
         until, expected = self._now() + RECALL_S, steps - 1
@@ -216,7 +211,6 @@ class TrainingMonitor:
             self.stops.set()
 
     async def _rows(self) -> list[dict[str, Any]]:
-        """Return the steps in the log; none while it cannot be read, for it is being written."""
         try:
             return history_of(await asyncio.to_thread(self._read, self._folder.path, self._spec.tracking_id))
         except CollectError:  # it is asked again, and for good when the run is collected

@@ -107,7 +107,6 @@ def _stage(state: StudyState, step: Step | None) -> str | None:
 
 
 def _cost(state: StudyState, stage: str, limits: StepLimits) -> tuple[int, float]:
-    """Return the runs that a stage still takes, and their seconds."""
     design, runs = state.design, need.planned_runs(state)
     if stage == "design" and design is not None:
         return design.price.runs, design.price.total_s

@@ -37,8 +37,6 @@ class StepLimits:
 
 
 class _Batch(NamedTuple):
-    """Runs that are not begun yet and may go side by side, and the seconds of each."""
-
     runs: int
     seconds: float
 
@@ -89,11 +87,9 @@ def foresee_cuts(state: StudyState, design: Design, limits: StepLimits) -> Itera
 
 
 def affordable_seeds(state: StudyState, design: Design, limits: StepLimits) -> int:
-    """Return the most seeds of each arm, the pilot's at least, for which there are time and runs.
-
-    A replication is given up first. Time does not count where somebody who may have seen the pilot set it: else a hand
-    would have the pilot judged at the level of a whole study.
-    """
+    """Return the most seeds of each arm, the pilot's at least, for which there are time and runs. A replication is
+    given up first. Time does not count where somebody who may have seen the pilot set it: else a hand would have the
+    pilot judged at the level of a whole study."""
     assert design.pilot is not None
     first = design.pilot.seeds
     for seeds in range(seeds_by_runs(state), first, -1):
@@ -142,7 +138,6 @@ def _confirmation(state: StudyState, design: Design, confirmed: int, *, all_anal
 
 
 def _replication(state: StudyState, design: Design) -> _Batch:
-    """Return the runs of the replication that are not begun: of all arms, before it is asked for."""
     if design.replication is None:
         return _Batch(0, 0.0)
     if need.replication_hypotheses(state, design):
@@ -156,7 +151,6 @@ def _replication(state: StudyState, design: Design) -> _Batch:
 
 
 def _screen_rest(state: StudyState, screen: Screen, candidates: int) -> _Batch:
-    """Return the runs that are not begun, in a screen of so many candidates."""
     left = candidates - sum(map(_is_begun, state.runs_in("screen")))
     return _Batch(max(0, left), price_of(state, "screen", screen.rungs[0].steps))
 

@@ -37,12 +37,12 @@ from research.scheduler.required_runs import RequiredRun
 from research.text import format_seconds, memoize_last
 from studies import RunState, StudyState
 from studies.checks.training import PLUMBING, find_fault, find_zero_lr_run
-from studies.log.entries import Decision
+from studies.log.entries import BUDGET_EXHAUSTED, Decision
 from studies.log.study import BUDGET_RULE, LOOK_RULE, REPAIR_RULE
 from studies.records.base import JsonValue, canonical
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Phase, Screen
-from studies.records.runs import EVIDENCE_CODES, PLUMBING_ARM, screen_metric
+from studies.records.runs import EVIDENCE_CODES, PLUMBING_ARM, VETOED, screen_metric
 from studies.records.statements import control_values
 from studies.records.verdict import Verdict
 
@@ -90,7 +90,7 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
         if not any(need.attempts_running(state)) and price_of(state, "explore") > limits.seconds:
             left = (runs[entry] for entry in required if entry in runs and not need.is_over(runs[entry]))
             reason = "the budget carries no more of the exploration"
-            yield from (steps.Invalidate(run.run_id, steps.BUDGET_CODE, reason) for run in left)
+            yield from (steps.Invalidate(run.run_id, BUDGET_EXHAUSTED, reason) for run in left)
         return
     if state.explored is not None:
         yield steps.ConcludeStudy(steps.EXPLORED)
@@ -147,7 +147,9 @@ def _stage_runs(state: StudyState) -> tuple[RequiredRun, ...]:
                 return required[:1]  # nothing is trained before the machinery is seen to work
         return required
     if design.screen is not None:
-        return screen_runs(state, design, design.screen)
+        screen, progress = design.screen, _screen_progress(state, design, design.screen)
+        due = (arm.name for arm in progress.asked if arm.name not in progress.scores)
+        return tuple(RequiredRun("screen", arm, screen.seed, screen.rungs[0].steps) for arm in due)
     return need.confirmation_runs(state) or need.replication_runs(state, design)
 
 
@@ -157,7 +159,6 @@ def _is_met(state: StudyState, required_run: RequiredRun) -> bool:
 
 
 def _follow_up(state: StudyState) -> Iterator[steps.Step]:
-    """Yield what ends of attempts ask for, and give up the runs that nothing needs any more."""
     wanted, design = _possible_runs(state), state.design
     for run in state.runs.values():
         if run.invalid is not None:
@@ -166,10 +167,10 @@ def _follow_up(state: StudyState) -> Iterator[steps.Step]:
             yield step
         elif not need.is_over(run) and need.to_required_run(run) not in wanted:
             about = [h.id for h in design.hypotheses if run.spec.arm in design.contrast_of(h)] if design else []
-            code, why = steps.BUDGET_CODE, "its claim was settled on what the budget had carried"
+            code, why = BUDGET_EXHAUSTED, "its claim was settled on what the budget had carried"
             if (run.active is not None and state.vetoed) or (about and state.vetoed.keys() >= set(about)):
-                code, why = steps.VETO_CODE, "nothing needs it any more: its hypothesis was vetoed"
-            if run.active is not None and code == steps.VETO_CODE:
+                code, why = VETOED, "nothing needs it any more: its hypothesis was vetoed"
+            if run.active is not None and code == VETOED:
                 yield steps.StopAttempt(run.run_id, code)
             yield steps.Invalidate(run.run_id, code, why)
 
@@ -243,7 +244,7 @@ def _budget_end_reason(state: StudyState, step: steps.Step | None, limits: StepL
 def _when_stopped(state: StudyState) -> Iterator[steps.Step]:
     """End what runs; after the budget, judge what was collected, and report that, or a denial."""
     used_up = state.budget_decision is not None
-    code = steps.BUDGET_CODE if used_up else "stopped"
+    code = BUDGET_EXHAUSTED if used_up else "stopped"
     yield from (steps.StopAttempt(run.run_id, code) for run in need.attempts_running(state))
     if used_up and state.design is not None:
         yield from filter(None, (_settle(run, state.design) for run in state.runs.values() if run.invalid is None))
@@ -264,7 +265,7 @@ def _has_design(state: StudyState) -> bool:
 
 def _wind_up(state: StudyState, used_up: Decision) -> Iterator[steps.Step]:
     """Go on after the budget was used up and nobody amended it: judge what is there, and conclude."""
-    yield from (steps.StopAttempt(run.run_id, steps.BUDGET_CODE) for run in need.attempts_running(state))
+    yield from (steps.StopAttempt(run.run_id, BUDGET_EXHAUSTED) for run in need.attempts_running(state))
     for run in state.runs.values():
         if run.invalid is not None:
             continue
@@ -273,7 +274,7 @@ def _wind_up(state: StudyState, used_up: Decision) -> Iterator[steps.Step]:
         elif not need.is_over(run):
             point = "had finished" if run.attempts else "began"
             yield steps.Invalidate(
-                run.run_id, steps.BUDGET_CODE, f"the study's budget was used up before the run {point}"
+                run.run_id, BUDGET_EXHAUSTED, f"the study's budget was used up before the run {point}"
             )
     if state.design is None:
         yield steps.ConcludeStudy(
@@ -404,7 +405,6 @@ def _decision(state: StudyState, design: Design, hypothesis: Hypothesis, verdict
 
 
 def _find_altered_evidence(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> str | None:
-    """Return the code of altered evidence that a verdict rests on, unless an amendment accepts it; None without any."""
     accepted = {entry.amendment.target for entry in state.amendments}
     arms = tuple(design.contrast_of(hypothesis))
     seen = _seeds_of_arms(design, design.seeds[: need.count_seeds(design, verdict.look)])
@@ -422,16 +422,6 @@ def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, ana
     )
     arms = tuple(design.contrast_of(hypothesis))
     return any(run.attempts and run.spec.seed in new[arm] for arm in arms for run in state.runs_of(arm))
-
-
-def screen_runs(state: StudyState, design: Design, screen: Screen) -> tuple[RequiredRun, ...]:
-    """Return the screening runs that are needed now, those that are over excepted."""
-    progress = _screen_progress(state, design, screen)
-    return tuple(
-        RequiredRun("screen", arm.name, screen.seed, screen.rungs[0].steps)
-        for arm in progress.asked
-        if arm.name not in progress.scores
-    )
 
 
 def screen_step(
@@ -469,7 +459,7 @@ def _screen_progress(state: StudyState, design: Design, screen: Screen) -> Scree
         screen_metric(design.metric).higher_is_better, _cached_check(canonical(design.base_job)),
     )  # fmt: skip
     if need.was_cut(state):  # what an older version gave up then was never tried
-        left = {run.spec.arm for run in state.runs_in("screen") if run.code == steps.BUDGET_CODE}
+        left = {run.spec.arm for run in state.runs_in("screen") if run.code == BUDGET_EXHAUSTED}
         asked = tuple(arm for arm in progress.asked if arm.name not in left)
         return replace(progress, asked=asked, screen=screen.model_copy(update={"candidates": len(asked)}))
     return progress

@@ -10,10 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from studies.log.entries import BUDGET_EXHAUSTED
 from studies.records.design import Arm, RunSpec
 from studies.records.procedure import Phase, Selection
-from studies.records.runs import VETOED
 from studies.records.verdict import ApprovalRequest
 
 SHRINK_RULE: Final = "keep the confirmation within the budget"
@@ -25,8 +23,6 @@ PLUMBING_RULE: Final = "end where a learning rate of 0 changes anything"
 EXPLORED: Final = "explored as far as the budget carried it: nothing was tested"
 UNLOCKED: Final = "came to no lock, and nothing was tested in it"
 """What is said of a round that was begun and given up."""
-BUDGET_CODE: Final = BUDGET_EXHAUSTED
-VETO_CODE: Final = VETOED
 FAILURES: Final = ("failed", "lost", "timeout")
 """Ends of an attempt that count against `Design.max_attempts`; one that was stopped does not."""
 

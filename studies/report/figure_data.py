@@ -154,12 +154,12 @@ def hidden_curves(state: StudyState, evidence: Evidence) -> Curves | None:
     if state.design is None:
         return None
     metric = state.design.metric
-    drawn = _arm_curves(state, lambda run: evidence.runs[run.run_id].hidden)
+    drawn = arm_curves(state, lambda run: evidence.runs[run.run_id].hidden)
     horizon = metric.horizon if metric.schedule is not None and metric.unit in ("", "episodes") else None
     return Curves(drawn, "hidden success", "training episodes", metric.threshold, horizon) if drawn else None
 
 
-def _arm_curves(state: StudyState, curve: Callable[[RunState], Points]) -> tuple[ArmCurves, ...]:
+def arm_curves(state: StudyState, curve: Callable[[RunState], Points]) -> tuple[ArmCurves, ...]:
     drawn = []
     for name, index, runs in list_plotted_arms(state):
         if seeds := tuple(SeedCurve(run.run_id, run.spec.seed, at) for run in runs if (at := curve(run))):
@@ -182,7 +182,7 @@ def metric_curves(state: StudyState, evidence: Evidence, key: str, measured: str
         scale, points = per_step.get(run.run_id, 1), evidence.runs[run.run_id].curves.get(key, ())
         return tuple((step * scale, y) for step, y in points)
 
-    drawn = _arm_curves(state, curve)
+    drawn = arm_curves(state, curve)
     return Curves(drawn, measured or key, "training episodes" if per_step else "training steps") if drawn else None
 
 

@@ -14,12 +14,12 @@ import pytest
 from research.controller import interventions
 from research.errors import BadInput
 from research.runs.files import AttemptSpec
-from research.scheduler.steps import VETO_CODE
 from studies import EventType, StudyLog, StudyState, fold
 from studies.log.event import compose_event, row_of
 from studies.proof import verify
 from studies.records.design import Design
 from studies.records.procedure import InterimAnalysis, Phase, PowerTarget
+from studies.records.runs import VETOED
 from studies.report.claims import describe_sizing
 from studies.verdicts.judge import verdict_follows
 from tests.research.bench import STUDY, Bench, scratch, unapproved
@@ -318,5 +318,5 @@ def test_an_amendment_between_two_looks_ends_no_run_of_the_next(fast_path: Path)
     interventions.accept_violation(StudyLog(bench.log, STUDY), code, "looked at, and harmless")
     after = loop.tick().state
     assert len(after.superseded) == 1
-    assert VETO_CODE not in {run.invalid[0] for run in after.runs.values() if run.invalid}
+    assert VETOED not in {run.invalid[0] for run in after.runs.values() if run.invalid}
     assert {run.status for run in after.runs.values() if run.spec.seed == 103} == {"running"}

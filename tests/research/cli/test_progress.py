@@ -57,9 +57,10 @@ def test_a_live_screen_cuts_no_line_at_the_width_of_the_terminal(locked: Synthet
     written = io.StringIO()
     # As `ajet` prints elsewhere: soft_wrap leaves long lines to the terminal.
     terminal = Console(width=80, soft_wrap=True, force_terminal=True, file=written)
-    with LiveScreen(terminal, lambda state: 300.0, lambda run: {}) as live:
-        live.observe(locked.state())
-        live.note(f"waiting for a sandbox: {'expected room on the disk, ' * 4}and found none")
+    shown = LiveScreen(terminal, lambda state: 300.0, lambda run: {})
+    with shown.live:
+        shown.observe(locked.state())
+        shown.note(f"waiting for a sandbox: {'expected room on the disk, ' * 4}and found none")
     assert "and found none" in " ".join(written.getvalue().split())
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from research.controller.progress import progress_lines
 from research.scheduler.required_runs import find_failure
-from research.scheduler.steps import BUDGET_CODE, END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
+from research.scheduler.steps import END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
 from studies import EventType, StudyState
-from studies.log.entries import AttemptState, AttemptStatus, RunState
+from studies.log.entries import BUDGET_EXHAUSTED, AttemptState, AttemptStatus, RunState
 from studies.log.fold import fold
 from studies.records.design import Design, Metric, RunSpec
 from studies.records.procedure import Amendment, Replication, Rung, Screen, ScreenField
@@ -115,7 +115,7 @@ def test_what_an_older_version_gave_up_of_its_screen_is_not_ranked(fast_path: Pa
     bench.append(EventType.DECISION_TAKEN, rule=SHRINK_RULE, action=END_SCREEN, reason="no time")
     left = [run for run in fold(bench.events()).runs_in("screen") if not run.measurements]
     for given_up in left:
-        bench.append(EventType.RUN_INVALIDATED, run_id=given_up.run_id, code=BUDGET_CODE, reason="no time")
+        bench.append(EventType.RUN_INVALIDATED, run_id=given_up.run_id, code=BUDGET_EXHAUSTED, reason="no time")
     state = bench.drive(bench.loop()).state
     assert left
     assert state.selection.scores.keys() == state.candidates.keys() - {run.spec.arm for run in left}
