@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ from studies.report.elements import Block, Remark, Remarks, Section
 from studies.report.evidence import gather_rounds
 
 FIRST_WAIT_S: Final = 0.6
-"""How long a page waits for files to be checked before it says that they are being checked."""
+"""How long a page waits for a log to be read, and for files to be checked, before it says that they are being so."""
 THREATS: Final = ("failed", "threat", "feared")
 _MOST_KEPT: Final = 64
 
@@ -142,10 +142,12 @@ class Site:
         self._lock = threading.Lock()
         self._reviewed: Mapping[str, ReviewState] = {}
         self._listed: tuple[Mapping[str, str], datetime, list[ListedStudy]] | None = None
-        self._worker = ThreadPoolExecutor(1, "check")
+        self._listing = threading.Lock()
+        self._worker, self._reader = ThreadPoolExecutor(1, "check"), ThreadPoolExecutor(2, "read")
 
     def close(self) -> None:
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._worker, self._reader):
+            pool.shutdown(wait=False, cancel_futures=True)
         self.previews.close()
         self.readers.close()
 
@@ -170,6 +172,16 @@ class Site:
         with lock:
             return record.state()
 
+    def is_read(self, study: str) -> bool:
+        """Return whether a page gets a study's state, or why there is none, at once: else its log is being read."""
+        with self._lock:
+            known = self._studies.get(study)
+        if known is None:
+            return bool(wait([self._reader.submit(self.state, study)], FIRST_WAIT_S).done)
+        if free := known[0].acquire(timeout=FIRST_WAIT_S):
+            known[0].release()
+        return free
+
     def open_studies(self) -> list[str]:
         """Return the studies that somebody looked at lately."""
         with self._lock:
@@ -178,7 +190,7 @@ class Site:
     def listing(self) -> list[ListedStudy]:
         """Return all studies, newest first, as of now: read again where a log moved, or a second after."""
         heads, now = self.log.heads(), datetime.now(UTC)
-        with self._lock:
+        with self._listing:
             known = self._listed
             if known is None or known[0] != heads or (now - known[1]).total_seconds() > 1.0:
                 known = self._listed = (heads, now, read_listing(self.home, self.log))
