@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -42,26 +41,20 @@ class Look(NamedTuple):
         return cls(place % ARMS, _DASHES[place % len(_DASHES)], _MARKS[place % len(_MARKS)])
 
 
-_FIRST: Final = Look.at(0)
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """One curve to be drawn; `arm` names its look in the legend. A mean is thick; of one that goes on the mark at its
     end is hollow."""
 
     name: str
     points: Points
     arm: str = ""
-    look: Look = _FIRST
+    look: Look = Look.at(0)
     mean: bool = False
     running: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart: series, each with its path and the place of its marker; a line of its table for each; what it leaves
-    out."""
+class Chart(NamedTuple):
+    """A chart: series, each with its path and the place of its marker; what it leaves out; a line of a table each."""
 
     id: str
     label: str
@@ -144,8 +137,7 @@ def line_chart(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class IntervalBar:
+class IntervalBar(NamedTuple):
     """A difference with its interval on an axis, in per cent of the width; spans are (place, width)."""
 
     label: str

@@ -14,10 +14,9 @@ from array import array
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from research.files import read_json
 from research.installation.home import Home
@@ -56,8 +55,7 @@ _UNREADABLE: Final = (
 """What files and servers raise that hold or tell something else than was expected, numbers of any size included."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunCurves:
+class RunCurves(NamedTuple):
     """The metrics of one run, each by training steps as step, value, step, value, ..."""
 
     metrics: Mapping[str, array[float]]
@@ -167,11 +165,11 @@ class CurveReader:
                 before, after, (snapshot, steps) = NOTHING, 0, self._ask(folder, 0)
             found = _curves(((each.step, each.metrics) for each in steps if each.step > after), before, snapshot)
         except _UNREADABLE as error:
-            wait_s, found = SILENT_S, replace(before, fault=_reason(error), snapshot=None)
+            wait_s, found = SILENT_S, before._replace(fault=_reason(error), snapshot=None)
         with self._lock:
             self._live[folder] = found, self._now() + wait_s
             self._live.move_to_end(folder)
-            while len(self._live) > MOST_LIVE:
+            if len(self._live) > MOST_LIVE:
                 self._live.popitem(last=False)
         return found
 
@@ -190,8 +188,7 @@ def _curves(steps: Steps, before: RunCurves = NOTHING, snapshot: Snapshot | None
     return RunCurves(dict(whole), snapshot=snapshot)
 
 
-@dataclass(frozen=True, slots=True)
-class PlottedRun:
+class PlottedRun(NamedTuple):
     """A run with the group whose curves are alike in colour: `place` is the group's number among all."""
 
     study: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -45,11 +46,12 @@ def page(site: Site, view: View) -> Page:
     ticked = [named[name] for name in dict.fromkeys(view.query.get("c", ())) if name in named][:MOST_TICKED]
     listed = ticked or found[: len(found) if view.static else ROWS]
     against, rounds = contradicted(findings), list(_rounds(site, ticked))
+    columns = [_conditions(finding, design) for finding, _, design in rounds]
     values = {
         "rows": list(_rows(listed, against)), "found": len(found), "total": len(findings), "asked": asked,
         "ticked": ticked, "contradict": sum(each.name in against for each in found),
         "left_out": {} if view.only else known.left_out, "choices": count(findings, FILTERS),
-        "side_by_side": _side_by_side([_conditions(finding, design) for finding, _, design in rounds]),
+        "side_by_side": {name: [each.get(name, "usual") for each in columns] for name in chain(*columns)},
         "charts": list(_charts(site, rounds)),
     }  # fmt: skip
     return Page("compare.html.jinja", "Compare", values, "*")
@@ -92,12 +94,6 @@ def _rounds(site: Site, ticked: Sequence[KnownFinding]) -> Iterator[tuple[KnownF
             for entry in site.state(finding.study).rounds:
                 if entry.round == finding.round and entry.design is not None:
                     yield finding, entry, entry.design
-
-
-def _side_by_side(columns: Sequence[Mapping[str, str]]) -> list[tuple[str, list[str]]]:
-    """Return what the ticked claims' designs and conditions are: a name, and a value of each."""
-    names = dict.fromkeys(name for column in columns for name in column)
-    return [(name, [column.get(name, "usual") for column in columns]) for name in names]
 
 
 def _conditions(finding: KnownFinding, design: Design) -> dict[str, str]:

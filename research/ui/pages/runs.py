@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
@@ -93,7 +92,10 @@ def page(site: Site, view: View) -> Page:
     values = {
         "study": study, "count": len(every), "shown": len(shown), "asked": asked, "sorts": tuple(SORTS),
         "filters": count(every, FILTERS), "charts": charts, "metrics": [chart.label for chart in charts],
-        "names": sorted(names), "steps": view.get("x") == "steps", "servers": [] if study else list(_servers(site)),
+        "names": sorted(names), "steps": view.get("x") == "steps",
+        "servers": [] if study else [
+            (name or "-", site.curves.server(process.folder)) for name, process in servers(site.home) if process
+        ],
         "rows": [_row(site, each, told.get(each.run.run_id, NOTHING)) for each in rows], "first": first,
         "next": _address(view, first + most) if first + most < len(shown) else "",
         "before": _address(view, first - most) if first else "",
@@ -114,14 +116,7 @@ def _running(site: Site) -> Iterator[PlottedRun]:
             for each in placed_runs(site.state(study)):
                 if each.run.active is not None:
                     group = f"{study}: {each.group}"
-                    yield replace(each, group=group, place=places.setdefault(group, len(places)))
-
-
-def _servers(site: Site) -> Iterator[tuple[str, RunCurves]]:
-    """Yield the swarm servers of this installation that run, by name, with what they say."""
-    for name, process in servers(site.home):
-        if process is not None:
-            yield name or "-", site.curves.server(process.folder)
+                    yield each._replace(group=group, place=places.setdefault(group, len(places)))
 
 
 def _charts(

@@ -86,7 +86,7 @@ def test_ticked_claims_stand_side_by_side_with_the_curves_of_their_runs(site: Si
              ("learning-rate-in-guess", "ppo-epochs-in-guess")]  # fmt: skip
     shown = values(site, c=(*names, "no/such/h1"))
     assert [row["finding"].name for row in shown["rows"]] == names
-    lines = dict(shown["side_by_side"])
+    lines = shown["side_by_side"]
     assert lines["finding"] == names
     assert lines["environment"] == ["guess", "guess"]
     success, _ = shown["charts"]
