@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
@@ -15,6 +15,7 @@ from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from jinja2.ext import Extension
@@ -72,6 +73,21 @@ class View:
     def number(self, name: str, default: int = 0) -> int:
         text = self.get(name)
         return int(text) if text.isdecimal() and len(text) < 10 else default
+
+    def query_of(self, **changes: str) -> str:
+        """Return this page's address with some of its query changed, from its beginning on unless that is too."""
+        kept = [(name, value) for name, of in self.query.items() if name not in ("from", *changes) for value in of]
+        return f"?{urlencode([(name, value) for name, value in (*kept, *changes.items()) if value])}"
+
+    def cut(self, rows: Sequence[Any], size: int, **more: str) -> dict[str, Any]:
+        """Return the rows that the address asks for, all in an export, and where those before and after them stand."""
+        size = max(1, len(rows)) if self.static else size
+        first = min(self.number("from"), max(0, len(rows) - 1)) // size * size
+        before, after = (self.query_of(**more, **{"from": str(at)}) for at in (first - size, first + size))
+        return {
+            "rows": rows[first : first + size], "first": first, "before": before if first else "",
+            "next": after if first + size < len(rows) else "",
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

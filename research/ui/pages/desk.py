@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from research.controller.session import has_controller
 from research.shown.listing import CORRUPT, ListedStudy
@@ -27,13 +26,10 @@ def page(site: Site, view: View) -> Page:
     counts = site.review_states()
     rows = [_row(each, counts) for each in listed]
     found = [row for row in rows if _fits(row, view)]
-    first = min(view.number("from"), max(0, len(found) - 1)) // ROWS * ROWS
-    shown = found[first : first + ROWS]
     needs = [] if view.static else list(_needs(site, listed, rows))
     values = {
-        "needs": needs, "needed": sum(each.get("count", 1) for each in needs), "rows": shown, "total": len(rows),
-        "found": len(found), "first": first, "next": _address(view, first + ROWS) if first + ROWS < len(found) else "",
-        "before": _address(view, first - ROWS) if first else "",
+        "needs": needs, "needed": sum(each.get("count", 1) for each in needs), "total": len(rows),
+        "found": len(found), **view.cut(found, ROWS),
         "statuses": sorted({row["plain_status"] for row in rows}),
         "verdicts": sorted({name for row in rows for name in row["verdicts"]}),
         "reviews": sorted({row["review_kind"] for row in rows}),
@@ -124,8 +120,3 @@ def _is_driven(site: Site, study: str) -> bool:
     with suppress(StudiesError):
         return has_controller(site.home, site.log, study)
     return True
-
-
-def _address(view: View, first: int) -> str:
-    query = [(name, value) for name, values in view.query.items() if name != "from" for value in values]
-    return f"/?{urlencode([*query, ('from', first)])}"

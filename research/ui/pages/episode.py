@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from research.shown.tokens import LEVELS, facts, level_of, order_calls, prompt_lengths, token_text
-from research.ui.pages.run import episode_query, filter_episodes, find_run, query_of
+from research.ui.pages.run import episode_query, filter_episodes, find_run
 from research.ui.site import Page, Site, View
 from studies.report.wording import number
 from swarm.wire import CallRecord, EpisodeRecord
@@ -60,7 +60,7 @@ def page(site: Site, view: View) -> Page:
         found = find_run(site, view)
         place, study = site.readers.of_run(found.state.id, found.run), found.state.id
         up = f"/s/{study}/runs/{found.run.run_id}"
-        at, up = f"{up}/e/", f"{up}{query_of(view, episodes='1', tokens='')}#episodes"
+        at, up = f"{up}/e/", f"{up}{view.query_of(episodes='1', tokens='')}#episodes"
     listed = site.readers.list(place)
     newest = listed[0].id if listed else NEWEST
     record, missing = site.readers.read(place, newest if name == NEWEST else name)
@@ -72,8 +72,8 @@ def page(site: Site, view: View) -> Page:
         "id": record.id, "study": study, "at": at, "up": up, "query": episode_query(view), "missing": missing,
         "facts": [*facts(record), *_sums(record)], "levels": [label for _, label, _ in LEVELS], "whole": whole,
         "before": ids[here - 1] if here > 0 else "", "after": ids[here + 1] if 0 <= here < len(ids) - 1 else "",
-        "calls": calls, "start": start, "next": "" if following is None else query_of(view, **{"from": str(following)}),
-        "switch": query_of(view, tokens="" if whole else "all"),
+        "calls": calls, "start": start, "next": "" if following is None else view.query_of(**{"from": str(following)}),
+        "switch": view.query_of(tokens="" if whole else "all"),
         # the plays of its group, in the order in which they began
         "mates": [each for each in reversed(listed) if record.group is not None and each.group == record.group],
     }  # fmt: skip

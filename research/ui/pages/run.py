@@ -149,18 +149,7 @@ def _episodes(site: Site, view: View, found: FoundRun) -> dict[str, Any]:
     except (NotReady, SwarmError) as error:
         return {**none, "said": str(error)}
     fitting = filter_episodes(listed, view)
-    first = min(view.number("from"), max(0, len(fitting) - 1)) // ROWS * ROWS
-    after, before = (query_of(view, episodes="1", **{"from": str(at)}) for at in (first + ROWS, first - ROWS))
-    return {
-        "said": "", "rows": fitting[first : first + ROWS], "count": len(fitting), "known": len(listed), "first": first,
-        "next": after if first + ROWS < len(fitting) else "", "before": before if first else "",
-    }  # fmt: skip
-
-
-def query_of(view: View, **changes: str) -> str:
-    """Return this page's address with some of its query changed, from its beginning on unless that is changed too."""
-    query = {name: values[-1] for name, values in view.query.items() if name != "from"} | changes
-    return f"?{urlencode({name: value for name, value in query.items() if value})}"
+    return {"said": "", "count": len(fitting), "known": len(listed), **view.cut(fitting, ROWS, episodes="1")}
 
 
 def episode_query(view: View) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
-from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 
@@ -83,10 +82,8 @@ def page(site: Site, view: View) -> Page:
         every = list(_running(site))
     drawn = select(every, FILTERS, asked)
     shown = sorted(drawn, key=SORTS[view.get("sort")]) if view.get("sort") in SORTS else drawn
-    most = len(shown) if view.static else ROWS
-    first = min(view.number("from"), max(0, len(shown) - 1)) // ROWS * ROWS
-    rows = shown[first : first + most]
-    training = [each for each in rows if each.run.active is not None]
+    cut = view.cut(shown, ROWS)
+    training = [each for each in cut["rows"] if each.run.active is not None]
     told = {each.run.run_id: found for each, found in zip(training, site.curves.read_all(training), strict=True)}
     charts, names = _charts(site.curves, select(every, FILTERS, {"round": asked["round"]}), drawn, view)
     values = {
@@ -96,16 +93,9 @@ def page(site: Site, view: View) -> Page:
         "servers": [] if study else [
             (name or "-", site.curves.server(process.folder)) for name, process in servers(site.home) if process
         ],
-        "rows": [_row(site, each, told.get(each.run.run_id, NOTHING)) for each in rows], "first": first,
-        "next": _address(view, first + most) if first + most < len(shown) else "",
-        "before": _address(view, first - most) if first else "",
+        **cut, "rows": [_row(site, each, told.get(each.run.run_id, NOTHING)) for each in cut["rows"]],
     }  # fmt: skip
     return Page("runs.html.jinja", f"Runs of {study}" if study else "What trains now", values, study or "*")
-
-
-def _address(view: View, first: int) -> str:
-    query = [(name, value) for name, values in view.query.items() if name != "from" for value in values if value]
-    return f"?{urlencode([*query, ('from', first)])}"
 
 
 def _running(site: Site) -> Iterator[PlottedRun]:
