@@ -7,22 +7,16 @@ and the lowest and the highest of each column: nothing is averaged or drawn by l
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 from studies.report.elements import ARMS
 from studies.report.figure_data import Points
-from studies.report.wording import MINUS, format_signed, percent, plural, span
+from studies.report.wording import format_signed, percent, plural, span, true_minus
 
-MOST_CURVES: Final = 60
-"""Curves of single runs that one chart draws."""
 ACROSS: Final = 1000
 _COLUMNS: Final = 250
-_MOST_LISTED: Final = 8
-"""Places on the x axis at which the table beside a chart tells values."""
 _ROOM: Final = 10.0
 """Pixels above the highest and below the lowest value."""
 _DASHES: Final = ("", "7 3", "2 3", "10 3 2 3", "4 4", "12 4")
@@ -35,22 +29,7 @@ Ticks = tuple[tuple[float, str], ...]
 """Where values stand at an axis, and what is written there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One curve to be drawn; `arm` names it in the legend, and its `place` there decides colour, dashes and marker."""
-
-    name: str
-    points: Points
-    arm: str = ""
-    place: int = 0
-    mean: bool = False
-    """Whether it is the mean of an arm, which is drawn thick."""
-    running: bool = False
-    """Whether it goes on, so that its end is marked by a hollow marker."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     """How an arm is drawn: the number of its colour, its dashes and its marker."""
 
     color: int
@@ -62,31 +41,30 @@ class Look:
         return cls(place % ARMS, _DASHES[place % len(_DASHES)], _MARKS[place % len(_MARKS)])
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A curve as it is drawn; `end` is where its marker stands."""
+class Series(NamedTuple):
+    """One curve to be drawn; `arm` names its look in the legend. A mean is thick; of one that goes on the mark at its
+    end is hollow."""
 
-    of: Series
-    look: Look
-    path: str
-    end: tuple[float, float]
+    name: str
+    points: Points
+    arm: str = ""
+    look: Look = Look.at(0)
+    mean: bool = False
+    running: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart of lines; `head` and `rows` are its table."""
+class Chart(NamedTuple):
+    """A chart: series, each with its path and the place of its marker; what it leaves out; a line of a table each."""
 
     id: str
     label: str
     x_name: str
     height: int
-    lines: tuple[Line, ...]
+    lines: tuple[tuple[Series, str, tuple[float, float]], ...]
     x_ticks: Ticks
     y_ticks: Ticks
-    legend: tuple[tuple[Look, str], ...]
+    legend: Mapping[str, Look]
     notes: tuple[str, ...]
-    """What it leaves out."""
-    head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
@@ -102,27 +80,18 @@ def range_of(values: Iterable[float]) -> Range:
     return (min(finite), max(finite)) if finite else (0.0, 1.0)
 
 
-def ticks(ends: Range, about: int) -> tuple[float, ...]:
-    """Return about so many round values between two ends, one more at most; an end where there is none."""
+def ticks(ends: Range, about: int) -> Ticks:
+    """Return about so many round values between two ends, one more at most, with what tells them apart; an end where
+    there is none."""
     low, half = ends[0], ends[1] / 2 - ends[0] / 2
     if half <= 0 or (power := 10.0 ** math.floor(math.log10(raw := half / about * 2))) <= 0:
-        return (low,)
+        return ((low, true_minus(f"{low:.4g}")),)
     step = next((power * size for size in (1, 2, 5) if power * size >= raw), 10 * power)
-    values = [number * step for number in range(math.ceil(low / step), math.floor(ends[1] / step) + 1)]
-    return tuple(sorted({value for value in values if low <= value <= ends[1]})) or (low,)
-
-
-def tick_texts(values: Sequence[float]) -> tuple[str, ...]:
-    """Return values in as few digits as tell them apart, without exponents where they are of a usual size."""
-    sizes = [abs(value) for value in values if value]
-    usual = all(1e-4 <= size < 1e9 for size in sizes)
-    forms = [f",.{digits}f" for digits in range(10)] if usual else [f".{digits}g" for digits in range(1, 18)]
-    for form in forms:
-        texts = [format(value, form) for value in values]
-        near = (math.isclose(float(text.replace(",", "")), value) for text, value in zip(texts, values, strict=True))
-        if len(set(texts)) == len(values) and all(near):
-            break
-    return tuple(text.replace("-", MINUS) for text in texts)
+    numbers = range(math.ceil(low / step), math.floor(ends[1] / step) + 1)
+    values = sorted({value for number in numbers if low <= (value := number * step) <= ends[1]}) or [low]
+    last, first = (math.floor(math.log10(size) + 1e-9) for size in (step, max(map(abs, values)) or step))
+    form = f",.{max(0, -last)}f" if last > -6 and first < 9 else f".{min(17, max(1, first - last + 1))}g"
+    return tuple((value, true_minus(format(value, form))) for value in values)
 
 
 def decimate(points: Points, column: Callable[[float], int]) -> Points:
@@ -135,65 +104,40 @@ def decimate(points: Points, column: Callable[[float], int]) -> Points:
 
 
 def line_chart(
-    id: str, label: str, x_name: str, series: Sequence[Series], *, x_range: Range | None = None, height: int = 240,
+    label: str, x_name: str, series: Sequence[Series], *, x_range: Sequence[float] = (), height: int = 240,
     notes: Sequence[str] = (),
 ) -> Chart:  # fmt: skip
-    """Return a chart of the first `MOST_CURVES` runs and of all means. `x_range` is what the x axis shows at least, so
-    that curves are decimated alike whichever of them are shown."""
-    runs = [each for each in series if not each.mean]
-    drawn = [*runs[:MOST_CURVES], *(each for each in series if each.mean)]
-    finite = [tuple(sorted(p for p in each.points if all(map(math.isfinite, p)))) for each in drawn]
-    xs = range_of((*(x_range or ()), *(x for points in finite for x, _ in points)))
-    ys = range_of(y for points in finite for _, y in points)
-    strange = sum(len(each.points) - len(points) for each, points in zip(drawn, finite, strict=True))
+    """Return a chart. `x_range` is what the x axis shows at least, so that curves are decimated alike whichever of them
+    are shown."""
+    finite = [(each, tuple(sorted(p for p in each.points if all(map(math.isfinite, p))))) for each in series]
+    drawn = [(each, points) for each, points in finite if points]
+    xs = range_of((*x_range, *(x for _, points in drawn for x, _ in points)))
+    ys = range_of(y for _, points in drawn for _, y in points)
+    strange = sum(len(each.points) - len(points) for each, points in finite)
 
     def down(y: float) -> float:
         return round(height - _ROOM - fraction(y, ys) * (height - 2 * _ROOM), 1)
 
-    def line(each: Series, points: Points) -> Line:
+    def curve(each: Series, points: Points) -> tuple[Series, str, tuple[float, float]]:
         kept = decimate(points, lambda x: int(fraction(x, xs) * _COLUMNS))
         places = [(round(fraction(x, xs) * ACROSS, 1), down(y)) for x, y in kept]
-        path = "M" + "L".join(f"{x:g} {y:g}" for x, y in places)
-        return Line(each, Look.at(each.place), path, places[-1])
+        return each, "M" + "L".join(f"{x:g} {y:g}" for x, y in places), places[-1]
 
-    said = [*notes, *([f"{MOST_CURVES} of {len(runs)} runs are drawn"] if len(runs) > MOST_CURVES else [])]
-    said += [f"{plural(strange, 'value')} left out: no finite number"] if strange else []
-    if empty := [each.name for each, points in zip(drawn, finite, strict=True) if not points]:
-        said.append(f"nothing to draw of {plural(len(empty), 'curve')}")
-    whole = [(each, points) for each, points in zip(drawn, finite, strict=True) if points]
-    x_ticks, y_ticks = ticks(xs, 6), ticks(ys, 5)
+    def row(each: Series, points: Points) -> tuple[str, ...]:
+        (from_x, first), (to_x, last), ys = points[0], points[-1], [y for _, y in points]
+        values = (first, last, min(ys), max(ys))
+        return each.name, f"{from_x:,.15g} to {to_x:,.15g}", *(true_minus(f"{value:.4g}") for value in values)
+
+    said = [*notes, *([f"{plural(strange, 'value')}: no finite number"] if strange else [])]
     return Chart(
-        id, label, x_name, height, tuple(line(*each) for each in whole),
-        tuple((fraction(x, xs) * ACROSS, text) for x, text in zip(x_ticks, tick_texts(x_ticks), strict=True)),
-        tuple((down(y), text) for y, text in zip(y_ticks, tick_texts(y_ticks), strict=True)),
-        _legend([each for each, _ in whole]), tuple(said), *_table(whole, x_name),
+        "chart-" + "".join(char if char.isalnum() else "-" for char in label), label, x_name, height,
+        tuple(curve(*each) for each in drawn), tuple((fraction(x, xs) * ACROSS, text) for x, text in ticks(xs, 6)),
+        tuple((down(y), text) for y, text in ticks(ys, 5)), {each.arm: each.look for each, _ in drawn if each.arm},
+        tuple(said), tuple(row(*each) for each in drawn),
     )  # fmt: skip
 
 
-def _legend(drawn: Sequence[Series]) -> tuple[tuple[Look, str], ...]:
-    arms = {each.arm: each.place for each in drawn if each.arm}
-    runs, means = Counter(each.arm for each in drawn if not each.mean), {each.arm for each in drawn if each.mean}
-    said = {arm: [*([plural(runs[arm], "run")] if runs[arm] else []), *["mean"] * (arm in means)] for arm in arms}
-    return tuple((Look.at(place), f"{arm}: {', '.join(said[arm])}") for arm, place in arms.items())
-
-
-def _table(drawn: Sequence[tuple[Series, Points]], x_name: str) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Return a line for each curve: its values at some places of x, which it has itself, the lowest and the highest."""
-    every = sorted({x for _, points in drawn for x, _ in points})
-    places = {round((len(every) - 1) * part / (_MOST_LISTED - 1)) for part in range(_MOST_LISTED)} if every else ()
-    xs = [every[at] for at in sorted(places)]
-    rows = []
-    for each, points in drawn:
-        of = dict(points)
-        values = [of.get(x) for x in xs] + [min(of.values()), max(of.values())]
-        texts = ("" if value is None else f"{value:.4g}".replace("-", MINUS) for value in values)
-        rows.append((each.name, str(len(points)), *texts))
-    head = (f"curve, by {x_name}", "points", *(f"at {text}" for text in tick_texts(xs)), "lowest", "highest")
-    return head, tuple(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class IntervalBar:
+class IntervalBar(NamedTuple):
     """A difference with its interval on an axis, in per cent of the width; spans are (place, width)."""
 
     label: str
@@ -217,23 +161,22 @@ def interval_bar(
     margin: float | None = None, predicted: Range | None = None, ends: Range | None = None, unit: str = "",
 ) -> IntervalBar:  # fmt: skip
     """Return the drawing of what was observed, on an axis with the given ends, which are its own unless given."""
-    size = (-margin, margin) if margin is not None else ()
-    axis = ends or extent((estimate, low, high, *size, *(predicted or ())))
+    observed = None if low is None or high is None else (low, high)
+    size = None if margin is None else (-margin, margin)
+    axis = ends or extent((estimate, *(observed or ()), *(size or ()), *(predicted or ())))
 
-    def along(begin: float, end: float) -> Range:
-        at = 100 * fraction(begin, axis)
-        return round(at, 2), round(100 * fraction(end, axis) - at, 2)
+    def at(value: float) -> float:
+        return round(100 * fraction(value, axis), 2)
 
-    observed = (low, high) if low is not None and high is not None else None
+    def along(ends: Range | None) -> Range | None:
+        return None if ends is None else (at(ends[0]), round(at(ends[1]) - at(ends[0]), 2))
+
     said = ["nothing observed" if estimate is None else f"observed {format_signed(estimate, unit=unit)}"]
     if observed:
         said.append(f"interval {span(*observed, unit=unit)}" + (f" ({percent(level)})" if level else ""))
     said += [f"predicted {span(*predicted, unit=unit)}"] if predicted else []
     said += [f"too small to matter within {span(*size, unit=unit)}"] if size else []
-    values = ticks(axis, 3)
-    shown = ((along(v, v)[0], text) for v, text in zip(values, tick_texts(values), strict=True))
     return IntervalBar(
-        ", ".join(said), along(0.0, 0.0)[0], None if estimate is None else along(estimate, estimate)[0],
-        along(*observed) if observed else None, along(*size) if size else None,
-        along(*predicted) if predicted else None, tuple(shown),
+        ", ".join(said), at(0.0), None if estimate is None else at(estimate), along(observed), along(size),
+        along(predicted), tuple((at(value), text) for value, text in ticks(axis, 3)),
     )  # fmt: skip

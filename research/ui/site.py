@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ from studies.report.evidence import gather_rounds
 
 T = TypeVar("T")
 FIRST_WAIT_S: Final = 0.6
-"""How long a page waits for files to be checked before it says that they are being checked."""
+"""How long a page waits for a log to be read, and for files to be checked, before it says that they are being so."""
 AT_WORK: Final = ("planning", "running", "judged")
 """Statuses in which some controller should be at work."""
 THREATS: Final = ("failed", "threat", "feared")
@@ -85,7 +85,8 @@ class View:
 
 
 def paged(view: View, found: Sequence[T], most: int, **asked: str) -> dict[str, Any]:
-    """Return the rows of which a page shows this many, from where its address says, and what its pager needs."""
+    """Return the rows that a page shows (an export all), from where its address says, and what its pager needs."""
+    most = max(1, len(found)) if view.static else most
     first = min(view.number("from"), max(0, len(found) - 1)) // most * most
     ends = [max(0, first - most), first + most]
     before, after = (view.query_with(**asked, **{"from": at}) for at in ends)
@@ -160,10 +161,12 @@ class Site:
         self._lock = threading.Lock()
         self._reviewed: Mapping[str, ReviewState] = {}
         self._listed: tuple[Mapping[str, str], datetime, list[ListedStudy]] | None = None
-        self._worker = ThreadPoolExecutor(1, "check")
+        self._listing = threading.Lock()
+        self._worker, self._reader = ThreadPoolExecutor(1, "check"), ThreadPoolExecutor(2, "read")
 
     def close(self) -> None:
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._worker, self._reader):
+            pool.shutdown(wait=False, cancel_futures=True)
         self.previews.close()
         self.readers.close()
 
@@ -188,6 +191,16 @@ class Site:
         with lock:
             return record.state()
 
+    def is_read(self, study: str) -> bool:
+        """Return whether a page gets a study's state, or why there is none, at once: else its log is being read."""
+        with self._lock:
+            known = self._studies.get(study)
+        if known is None:
+            return bool(wait([self._reader.submit(self.state, study)], FIRST_WAIT_S).done)
+        if free := known[0].acquire(timeout=FIRST_WAIT_S):
+            known[0].release()
+        return free
+
     def open_studies(self) -> list[str]:
         """Return the studies that somebody looked at lately."""
         with self._lock:
@@ -196,7 +209,7 @@ class Site:
     def listing(self) -> list[ListedStudy]:
         """Return all studies, newest first, as of now: read again where a log moved, or a second after."""
         heads, now = self.log.heads(), datetime.now(UTC)
-        with self._lock:
+        with self._listing:
             known = self._listed
             if known is None or known[0] != heads or (now - known[1]).total_seconds() > 1.0:
                 known = self._listed = (heads, now, read_listing(self.home, self.log))

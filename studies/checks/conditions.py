@@ -186,6 +186,8 @@ class CollectError(Exception):
 
 def read_collected(study_folder: Path, stored: Mapping[str, Any]) -> bytes:
     """Return what is in a collected file; CollectError if it is not there, or not what the log says."""
+    if not (study_folder / stored["path"]).resolve().is_relative_to(study_folder.resolve()):
+        raise CollectError(EVIDENCE_MISSING, f"the collected {stored['path']} lies outside the study's folder")
     return read_unchanged(study_folder / stored["path"], f"the collected {stored['path']}", stored["sha256"])
 
 

@@ -249,7 +249,7 @@ def _judge(study: StudyState, event: Event, /, **payload: Any) -> None:
         study.verdicts = (*study.verdicts, verdict)
     else:
         raise ImpossibleEvent(f"runs of the phase {verdict.phase} allow no verdict")
-    known = VerdictContext(event.seq, earlier, ended, design, study.runs)
+    known = VerdictContext(event.seq, earlier, ended, design, dict(study.runs))
     study.contexts = {**study.contexts, (name, verdict.phase): known}
 
 

@@ -287,5 +287,5 @@ class VerdictContext:
     """What had ended the runs of the hypothesis."""
     design: Design | None = None
     """The effective design: a pilot that the budget ended may have been sized since."""
-    runs: Mapping[str, RunState] = field(default_factory=dict)
+    runs: dict[str, RunState] = field(default_factory=dict)
     """The runs: of other claims some may have been made since, on more budget."""

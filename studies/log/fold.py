@@ -84,8 +84,9 @@ def fold(events: Iterable[Event], state: StudyState | None = None) -> StudyState
 
 
 def _copy(state: StudyState) -> StudyState:
-    """Return a copy whose acts and notes grow in place: copied with each event they would take the square of time."""
-    return replace(state, planner_acts=list(state.planner_acts), notes=dict(state.notes))
+    """Return a copy whose runs, acts and notes grow in place: copied with each event they would take the square of
+    time."""
+    return replace(state, runs=dict(state.runs), planner_acts=list(state.planner_acts), notes=dict(state.notes))
 
 
 def _apply(study: StudyState, event: Event) -> None:
@@ -233,7 +234,7 @@ def _conclude(
     if study.design is None and study.rounds_before:  # the round that was begun came to no lock
         last = study.rounds_before[-1]
         study.given_up = (*study.given_up, _copy(study))
-        _set_round(study, last)
+        _set_round(study, _copy(last))
         since = [entry for entry in study.amendments if entry not in last.amendments]
         study.amendments = (*last.amendments, *since)
         study.round, study.rounds_before = last.round, study.rounds_before[:-1]
@@ -273,7 +274,8 @@ def _plan_run(study: StudyState, event: Event, run_id: str, spec: RunSpec) -> No
     if spec != expected:
         differing = [name for name in RunSpec.model_fields if getattr(spec, name) != getattr(expected, name)]
         raise ImpossibleEvent(f"the run is not what its lock leads to: {', '.join(differing)} differ")
-    refuse(run_id != spec.run_id, f"the spec's run id is {spec.run_id}, the event says {run_id}")
+    if (found := spec.run_id) != run_id:
+        raise ImpossibleEvent(f"the spec's run id is {found}, the event says {run_id}")
     refuse(run_id in study.runs, f"run {run_id} was planned before")
     _put(study, RunState(run_id, spec, planned=event.ts))
 
@@ -346,7 +348,7 @@ def _run(study: StudyState, run_id: str) -> RunState:
 
 
 def _put(study: StudyState, run: RunState) -> None:
-    study.runs = {**study.runs, run.run_id: run}
+    study.runs[run.run_id] = run
 
 
 @rule(EventType.ATTEMPT_LAUNCHED)
@@ -430,8 +432,8 @@ def _copy_attempt(
         issues = tuple(replace(issue, runs=put(issue.runs)) for issue in state.abandoned)
         return replace(state, runs=put(state.runs), abandoned=issues)
 
-    def put(runs: Mapping[str, RunState]) -> Mapping[str, RunState]:
-        return {**runs, run_id: replace(run, attempts=attempts)} if run_id in runs else runs
+    def put(runs: Mapping[str, RunState]) -> dict[str, RunState]:
+        return {**runs, run_id: replace(run, attempts=attempts)} if run_id in runs else dict(runs)
 
     study.runs, study.abandoned = changed(study).runs, changed(study).abandoned
     study.rounds_before = tuple(map(changed, study.rounds_before))

@@ -1,7 +1,7 @@
 """StudyState: everything known about a study, made of its events by `studies.log.fold.fold`.
 
 `fold` alone changes a state, and each time a fresh copy. The values of its fields are replaced, never changed in place,
-so that a copy shares them (`planner_acts` and `notes` grow in place, and `fold` has its own).
+so that a copy shares them (`runs`, `planner_acts` and `notes` grow in place, and `fold` has its own).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RoundState:
     prepared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Payload of `model.prepared` by the phase whose runs begin with that model; `models` where arms compare them."""
     first_launch: Stamp | None = None
-    runs: Mapping[str, RunState] = field(default_factory=dict)
+    runs: dict[str, RunState] = field(default_factory=dict)
     has_data: bool = False
     verdicts: tuple[Verdict, ...] = ()
     """The newest verdict on each hypothesis, final or of an early look, while its data are unchanged."""

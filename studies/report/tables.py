@@ -166,7 +166,7 @@ def merge_rounds(state: StudyState) -> StudyState:
     amendments = {amended.seq: amended for each in states for amended in each.amendments}
     decisions = {decision.seq: decision for each in states for decision in each.decisions}
     return replace(
-        state, runs=state.every_run, vetoed={name: veto for each in states for name, veto in each.vetoed.items()},
+        state, runs=dict(state.every_run), vetoed={name: veto for each in states for name, veto in each.vetoed.items()},
         amendments=tuple(amendments[seq] for seq in sorted(amendments)),
         decisions=tuple(decisions[seq] for seq in sorted(decisions)),
     )  # fmt: skip

@@ -2,67 +2,57 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 
-from research.design.known_findings import (
-    KnownFinding,
-    find_contradictions,
-    load_findings,
-    search_findings,
-)
+from research.design.known_findings import KnownFinding, find_contradictions, load_findings, search_findings
 from research.text import format_seconds
 from research.ui.charts import Chart, Range, extent, interval_bar
 from research.ui.curves import PlottedRun, metric_chart
+from research.ui.pages.runs import count, select
 from research.ui.site import Page, Site, View
 from studies import StudyState
-from studies.checks.conditions import pairs_of
 from studies.errors import StudiesError
 from studies.proof import DOES_NOT_FOLLOW
 from studies.records.base import canonical
+from studies.records.design import Design
 from studies.records.statements import format_setting_value, setting
 from studies.report.evidence import SUCCESS
 from studies.report.wording import NONE, fine_percent, format_signed, percent, span
 
 ROWS: Final = 100
 """Findings of one page."""
-FILTERS: Final = ("field", "environment", "metric", "model", "verdict")
+FILTERS: Final[Mapping[str, Callable[[KnownFinding], str]]] = {
+    "field": lambda each: each.variable, "environment": lambda each: each.conditions.environment,
+    "metric": lambda each: each.conditions.metric_name, "model": lambda each: each.conditions.model,
+    "verdict": lambda each: each.verdict,
+}  # fmt: skip
 MOST_TICKED: Final = 8
 _CURVES: Final = (SUCCESS, "actor/entropy")
-
-
-def facets(finding: KnownFinding) -> tuple[str, ...]:
-    where = finding.conditions
-    return finding.variable, where.environment, where.metric_name, where.model, finding.verdict
 
 
 def page(site: Site, view: View) -> Page:
     known = load_findings(site.home, site.log)
     findings = [each for each in known.findings if not view.only or each.study in view.only]
     asked = {name: view.get(name) for name in FILTERS}
-    found = [
-        each
-        for each in search_findings(findings, view.get("find").split())
-        if all(not want or want == value for want, value in zip(asked.values(), facets(each), strict=True))
-    ]
+    found = select(search_findings(findings, view.get("find").split()), FILTERS, asked)
     found.sort(key=lambda each: (each.variable, each.conditions.metric_name, each.conditions.environment))
     named = {each.name: each for each in findings}
     ticked = [named[name] for name in dict.fromkeys(view.query.get("c", ())) if name in named][:MOST_TICKED]
     listed = ticked or found[: len(found) if view.static else ROWS]
-    against = contradicted(findings)
+    against, rounds = contradicted(findings), list(_rounds(site, ticked))
+    columns = [_conditions(finding, design) for finding, _, design in rounds]
     values = {
         "rows": list(_rows(listed, against)), "found": len(found), "total": len(findings), "asked": asked,
         "ticked": ticked, "contradict": sum(each.name in against for each in found),
-        "left_out": {} if view.only else known.left_out,
-        "choices": {
-            name: dict(sorted(Counter(facets(each)[at] for each in findings).items()))
-            for at, name in enumerate(FILTERS)
-        },
-        "side_by_side": _side_by_side(site, ticked), "charts": list(_charts(site, ticked)),
+        "left_out": {} if view.only else known.left_out, "choices": count(findings, FILTERS),
+        "side_by_side": {name: [each.get(name, "usual") for each in columns] for name in chain(*columns)},
+        "charts": list(_charts(site, rounds)),
     }  # fmt: skip
     return Page("compare.html.jinja", "Compare", values, "*")
 
@@ -84,42 +74,30 @@ def _rows(findings: Sequence[KnownFinding], against: Mapping[str, Mapping[str, s
         values[each.variable, each.conditions.metric_name] += (each.estimate, each.low, each.high)
     axes: dict[tuple[str, str], Range] = {place: extent(of) for place, of in values.items()}
     for each in findings:
-        follows = each.verdict != DOES_NOT_FOLLOW and each.estimate is not None
-        bar, interval = None, ""
-        if follows:
-            ends = axes[each.variable, each.conditions.metric_name]
-            bar = interval_bar(each.estimate, each.low, each.high, level=each.level, ends=ends)
-            interval = span(each.low, each.high) + (f" ({percent(each.level)})" if each.level is not None else "")
         control = format_setting_value(each.variable, each.control)
-        compared = f"{setting(each.variable, each.treatment)} against {control}"
-        effect = format_signed(each.estimate) if follows else NONE
-        yield {
-            "finding": each, "compared": compared, "effect": effect, "interval": interval, "bar": bar,
-            "against": list(against.get(each.name, {}).items()),
+        row = {
+            "finding": each, "compared": f"{setting(each.variable, each.treatment)} against {control}",
+            "against": against.get(each.name, {}), "bar": None, "effect": NONE, "interval": "",
         }  # fmt: skip
+        if each.verdict != DOES_NOT_FOLLOW and each.estimate is not None:
+            ends = axes[each.variable, each.conditions.metric_name]
+            row["bar"] = interval_bar(each.estimate, each.low, each.high, level=each.level, ends=ends)
+            row["effect"] = format_signed(each.estimate)
+            row["interval"] = span(each.low, each.high) + ("" if each.level is None else f" ({percent(each.level)})")
+        yield row
 
 
-def _states(site: Site, ticked: Sequence[KnownFinding]) -> Iterator[tuple[KnownFinding, StudyState]]:
-    """Yield ticked findings with their round, of studies that can be read."""
+def _rounds(site: Site, ticked: Sequence[KnownFinding]) -> Iterator[tuple[KnownFinding, StudyState, Design]]:
+    """Yield ticked findings with their round and its design, of studies that can be read."""
     for finding in ticked:
         with suppress(StudiesError, HTTPException):
             for entry in site.state(finding.study).rounds:
                 if entry.round == finding.round and entry.design is not None:
-                    yield finding, entry
+                    yield finding, entry, entry.design
 
 
-def _side_by_side(site: Site, ticked: Sequence[KnownFinding]) -> list[tuple[str, list[str], bool]]:
-    """Return what the ticked claims' designs and conditions are: a name, a value of each, and whether they differ."""
-    columns = [_conditions(finding, state) for finding, state in _states(site, ticked)]
-    names = dict.fromkeys(name for column in columns for name in column)
-    lines = [(name, [column.get(name, "usual") for column in columns]) for name in names]
-    return [(name, values, len(set(values)) > 1) for name, values in lines]
-
-
-def _conditions(finding: KnownFinding, state: StudyState) -> dict[str, str]:
-    design, where = state.design, finding.conditions
-    assert design is not None
-    price = design.price
+def _conditions(finding: KnownFinding, design: Design) -> dict[str, str]:
+    where, price = finding.conditions, design.price
     told: dict[str, Any] = {
         "finding": finding.name, "claim": finding.claim,
         "verdict": finding.verdict + (", exploratory" if finding.exploratory else ""),
@@ -135,15 +113,13 @@ def _conditions(finding: KnownFinding, state: StudyState) -> dict[str, str]:
     }
 
 
-def _charts(site: Site, ticked: Sequence[KnownFinding]) -> Iterator[Chart]:
+def _charts(site: Site, rounds: Sequence[tuple[KnownFinding, StudyState, Design]]) -> Iterator[Chart]:
     """Yield the curves of the ticked claims' runs by arm, each study's apart."""
-    runs, places = list[PlottedRun](), dict[str, int]()
-    for finding, state in _states(site, ticked):
-        assert state.design is not None
-        claim = next(each for each in state.design.hypotheses if each.id == finding.hypothesis)
-        for arm in dict.fromkeys(name for pair in pairs_of(state.design, claim) for name in pair):
+    runs, places = dict[str, PlottedRun](), dict[str, int]()
+    for finding, state, design in rounds:
+        for arm in design.contrast_of(design.hypothesis(finding.hypothesis)):
+            group = f"{finding.study}/{finding.round}: {arm}"
             for run in state.runs_of(arm, finding.phase):
-                group = f"{finding.study}/{finding.round}: {arm}"
-                runs.append(PlottedRun(finding.study, run, group, places.setdefault(group, len(places))))
-    runs = list({each.run.run_id: each for each in runs}.values())
-    yield from (metric_chart(site.curves, runs, runs, metric)[0] for metric in _CURVES if runs)
+                runs[run.run_id] = PlottedRun(finding.study, run, group, places.setdefault(group, len(places)))
+    every = list(runs.values())
+    yield from (metric_chart(site.curves, every, every, metric)[0] for metric in _CURVES if runs)

@@ -81,7 +81,7 @@ def page(site: Site, view: View) -> Page:
 
 def _chart(name: str, points: Sequence[tuple[float, float]]) -> Chart:
     series = [Series(name, tuple(points))] if points else []
-    return line_chart(f"curve-{''.join(c if c.isalnum() else '-' for c in name)}", name, "step", series, height=130)
+    return line_chart(name, "step", series, height=130)
 
 
 def _plays(site: Site, view: View, found: FoundRun, threads: Container[str]) -> dict[str, Any]:

@@ -47,6 +47,7 @@
     asked.onloadend = () => {
       busy = false;
       if (asked.status === 200 && asked.response && asked.responseURL.endsWith(location.pathname + location.search)) swap(asked.response);
+      else if (asked.status === 202) { say("being read", "waiting"); again = true; }
       else say(asked.status ? "cannot be shown any more, reload" : "not live, trying again", "dead");
       if (again) { again = false; soon(); }
     };

@@ -46,7 +46,7 @@ def test_what_does_not_follow_has_neither_bar_nor_number(site: Site) -> None:
 def test_contradictions_name_each_other_and_what_they_differ_in_also_where_one_is_filtered_out(site: Site) -> None:
     shown = values(site, environment="guess", field="group_size")
     (row,) = [row for row in shown["rows"] if row["finding"].study == "s"]
-    ((name, differ),) = row["against"]
+    ((name, differ),) = row["against"].items()
     assert (name, differ.split(":")[0]) == ("t/1/h1", "environment")
     assert shown["contradict"] == 1
 
@@ -86,11 +86,11 @@ def test_ticked_claims_stand_side_by_side_with_the_curves_of_their_runs(site: Si
              ("learning-rate-in-guess", "ppo-epochs-in-guess")]  # fmt: skip
     shown = values(site, c=(*names, "no/such/h1"))
     assert [row["finding"].name for row in shown["rows"]] == names
-    lines = {name: (of, differ) for name, of, differ in shown["side_by_side"]}
-    assert lines["finding"] == (names, True)
-    assert lines["environment"] == (["guess", "guess"], False)
+    lines = shown["side_by_side"]
+    assert lines["finding"] == names
+    assert lines["environment"] == ["guess", "guess"]
     success, _ = shown["charts"]
-    arms = {arm for _, arm in success.legend}
+    arms = set(success.legend)
     assert len(arms) == 4
     assert all(arm.startswith((names[0][:8], names[1][:8])) for arm in arms)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import pytest
 
@@ -93,8 +96,8 @@ def test_a_snapshot_that_is_not_what_was_collected_is_said_of_its_run_alone(
     (note,) = shown.notes
     assert found[0].run_id[:8] in note
     assert says in note
-    assert len([line for line in shown.lines if not line.of.mean]) == 3
-    assert [line.of.name.split(", ")[0] for line in shown.lines if line.of.mean] == [found[1].spec.arm]
+    assert len([of for of, _, _ in shown.lines if not of.mean]) == 3
+    assert [of.name.split(", ")[0] for of, _, _ in shown.lines if of.mean] == [found[1].spec.arm]
 
 
 def test_a_snapshot_is_read_once_and_anew_where_its_hash_is_another(
@@ -120,8 +123,8 @@ def test_the_mean_of_an_arm_is_of_all_its_collected_runs_whichever_are_shown(
 ) -> None:
     every = plotted(runs(study, 4))
     whole, one = (metric_chart(reader, every, shown, SUCCESS, steps=True)[0] for shown in (every, every[:1]))
-    (mean,) = [line.of for line in one.lines if line.of.mean]
-    assert mean in [line.of for line in whole.lines]
+    (mean,) = [of for of, _, _ in one.lines if of.mean]
+    assert mean in [of for of, _, _ in whole.lines]
     assert (whole.x_name, one.x_ticks) == ("training steps", whole.x_ticks)
     by_episodes, names = metric_chart(reader, every, every, SUCCESS)
     assert by_episodes.x_name == "training episodes"
@@ -135,8 +138,8 @@ def test_of_many_runs_each_arm_is_drawn_in_turn_and_the_rest_is_counted(
     monkeypatch.setattr(curves, "MOST_AVERAGED", 3)
     every = plotted(runs(study, 4))
     shown, _ = metric_chart(reader, every, sorted(every, key=lambda each: each.place), SUCCESS, steps=True)
-    assert {line.of.arm for line in shown.lines if not line.of.mean} == {"group_size=4", "group_size=16"}
-    assert [line.of.arm for line in shown.lines if line.of.mean] == ["group_size=4"]
+    assert {of.arm for of, _, _ in shown.lines if not of.mean} == {"group_size=4", "group_size=16"}
+    assert [of.arm for of, _, _ in shown.lines if of.mean] == ["group_size=4"]
     assert [note for note in shown.notes if "2 of 4" in note]
     assert [note for note in shown.notes if "group_size=16" in note]
 
@@ -179,3 +182,60 @@ def test_the_log_of_a_run_that_failed_is_read_where_it_is_asked_for(study: Synth
     (run, *_) = study.state().runs.values()
     assert reader.read(STUDY, run) == curves.NOTHING
     assert "expected one" in reader.read(STUDY, run, log=True).fault
+
+
+class Told(dict[str, Any]):
+    """A server that answers with the same steps, whatever it is asked for."""
+
+    def __call__(self, folder: Path, after: int) -> tuple[Snapshot, Sequence[StepRecord]]:
+        status = Status(state=ServerState.ROLLING, step=9)
+        return Snapshot(at=0.0, status=status), [StepRecord.model_construct(step=9, metrics=self)]
+
+
+def test_a_server_that_tells_steps_again_has_each_once(study: Synthetic, tmp_path: Path) -> None:
+    study.launch(study.begin()[0])
+    (run, *_) = study.state().runs.values()
+    times = iter(range(0, 100, 5))
+    reader = CurveReader(make_home(tmp_path / "home"), Told({SUCCESS: 0.5}), lambda: float(next(times)))
+    assert [reader.read(STUDY, run).points(SUCCESS) for _ in range(3)] == [((9, 0.5),)] * 3
+
+
+@pytest.mark.parametrize("metrics", [{SUCCESS: 10**400}, [1], None])
+def test_a_server_that_tells_no_numbers_has_a_fault(study: Synthetic, tmp_path: Path, metrics: Any) -> None:
+    study.launch(study.begin()[0])
+    (run, *_) = study.state().runs.values()
+
+    def tell(folder: Path, after: int) -> tuple[Snapshot, Sequence[StepRecord]]:
+        snapshot, _ = Told()(folder, after)
+        return snapshot, [StepRecord.model_construct(step=9, metrics=metrics)]
+
+    found = CurveReader(make_home(tmp_path / "home"), tell).read(STUDY, run)
+    assert (found.names, bool(found.fault)) == ((), True)
+
+
+def test_servers_are_asked_at_once_so_that_one_that_hangs_holds_no_other_up(study: Synthetic, tmp_path: Path) -> None:
+    for spec in study.begin(design(seeds=2)):
+        study.launch(spec)
+    every = plotted(tuple(study.state().runs.values()))
+    together = Barrier(len(every), timeout=60)
+
+    def meet(folder: Path, after: int) -> tuple[Snapshot, Sequence[StepRecord]]:
+        together.wait()
+        return Told({SUCCESS: 0.5})(folder, after)
+
+    found = CurveReader(make_home(tmp_path / "home"), meet).read_all(every)
+    assert [each.names for each in found] == [(SUCCESS,)] * len(every)
+
+
+def test_values_that_are_no_finite_numbers_are_counted_and_huge_ones_are_part_of_no_mean(
+    study: Synthetic, reader: CurveReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {"step": 1, "metrics": {SUCCESS: 1e308}}, {"step": 2, "metrics": {SUCCESS: 0.5}},
+        {"step": 3, "metrics": {}, "not_finite": [SUCCESS]},
+    ]  # fmt: skip
+    monkeypatch.setattr(curves, "read_collected", lambda folder, stored: json.dumps({"history": rows}))
+    every = plotted(runs(study, 4))
+    chart, _ = metric_chart(reader, every, every, SUCCESS, steps=True)
+    assert [of.points for of, _, _ in chart.lines if of.mean] == [((2, 0.5),)] * 2
+    assert [note for note in chart.notes if note.startswith("4 values")] == list(chart.notes)

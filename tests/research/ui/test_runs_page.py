@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from research.ui.curves import CurveReader
 from research.ui.pages import runs
 from research.ui.pages.runs import FILTERS, placed_runs, select
 from research.ui.site import Site, View
+from studies import StudyLog, StudyState
+from studies.errors import LogCorrupt
 from studies.log.event import EventType
 from tests.research.factories import make_study
 from tests.research.ui.conftest import add_gallery_study, view_of
@@ -80,10 +83,10 @@ def test_a_running_row_tells_its_progress_and_what_its_server_waits_for(
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_each_filter_leaves_the_runs_that_have_its_value(made: Synthetic, name: str) -> None:
-    every, at = placed_runs(made.state()), FILTERS.index(name)
-    for value in {each.facets[at] for each in every}:
-        assert select(every, {name: value}) == [each for each in every if each.facets[at] == value]
-    assert select(every, {name: "nothing"}) == []
+    every, of = list(placed_runs(made.state())), FILTERS[name]
+    for value in set(map(of, every)):
+        assert select(every, FILTERS, {name: value}) == [each for each in every if of(each) == value]
+    assert select(every, FILTERS, {name: "nothing"}) == []
 
 
 @pytest.mark.parametrize("sort", runs.SORTS)
@@ -137,7 +140,7 @@ def test_what_trains_now_stands_together_for_all_studies(
     shown = runs.page(site, View(view_of().who, address="/runs"))
     assert [(row["study"], row["status"]) for row in shown.values["rows"]] == [(STUDY, "running")]
     assert shown.study == "*"
-    assert [line.of.running for line in shown.values["charts"][0].lines] == [True]
+    assert [of.running for of, _, _ in shown.values["charts"][0].lines] == [True]
 
 
 def test_the_page_is_read_by_a_viewer_with_words_escaped(
@@ -150,3 +153,37 @@ def test_the_page_is_read_by_a_viewer_with_words_escaped(
     assert " style=" not in text
     assert client.get("/runs").status_code == 200
     assert client.get(f"/s/{STUDY}/runs?status=nothing&sort=nothing&from=x&metric=").status_code == 200
+
+
+def test_a_study_whose_log_is_being_read_says_so_and_asks_to_be_loaded_again(
+    site: Site, made: Synthetic, signed_in: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, read, state = signed_in("viewer"), threading.Event(), StudyLog.state
+
+    def wait(log: StudyLog) -> StudyState:
+        assert read.wait(60)
+        return state(log)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(StudyLog, "state", wait)
+        slow.setattr("research.ui.site.FIRST_WAIT_S", 0.01)
+        for _ in range(2):
+            shown = client.get(f"/s/{STUDY}/runs")
+            assert (shown.status_code, shown.headers["refresh"]) == (202, "1")
+            assert "being read" in shown.text
+        read.set()
+    shown = client.get(f"/s/{STUDY}/runs")
+    assert (shown.status_code, "refresh" in shown.headers) == (200, False)
+    assert client.get("/s/no-such/runs").status_code == 404
+
+
+def test_what_trains_now_leaves_out_a_study_that_cannot_be_read(
+    site: Site, made: Synthetic, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.listing()
+
+    def fail(study: str) -> StudyState:
+        raise LogCorrupt(study, 3, "run.planned", "changed")
+
+    monkeypatch.setattr(site, "state", fail)
+    assert runs.page(site, View(view_of().who, address="/runs")).values["rows"] == []
