@@ -89,7 +89,7 @@ def _shows(maker: PageMaker) -> Callable[[Request], Any]:
             site.require_database()
             study = view.path.get("study", "")
             if study and not site.is_read(study):
-                said = f"study {study} is being read; this page shows it as soon as it is"
+                said = f"study {study[:80]} is being read; this page shows it as soon as it is"
                 page = Page("error.html.jinja", "Being read", {"said": said}, status=202)
                 return HTMLResponse(render(page, view), page.status, {"refresh": "1"})
             page = maker(site, view)

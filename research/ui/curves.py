@@ -26,6 +26,7 @@ from research.runs.wandb_log import find_log, history_of, read_log
 from research.ui.charts import Chart, Look, Series, line_chart
 from studies import RunState
 from studies.checks.conditions import CollectError, read_collected
+from studies.report.evidence import NOT_GIVEN
 from studies.report.figure_data import Points, SeedCurve, mean_of
 from swarm.client.async_client import AsyncSwarmClient
 from swarm.errors import SwarmError, Unreachable
@@ -35,10 +36,9 @@ MOST_CURVES: Final = 60
 """Curves of single runs that one chart draws."""
 MOST_KEPT: Final = 4_000_000
 """Values of snapshots that are kept in memory: 64 MiB."""
-MOST_AVERAGED: Final = 400
-"""Runs whose files are read for the means of one chart."""
-MOST_MEANT: Final = 1e300
-"""Size from which on values are part of no mean: their sum may be more than a number holds."""
+MOST_AVERAGED, MOST_MEANT = 400, 1e300
+"""Runs whose files are read for the means of one chart, and the size from which on values are part of none: their sum
+may be more than a number holds."""
 MOST_LIVE: Final = 256
 """Attempts whose servers' steps are kept."""
 MOST_ASKED: Final = 64
@@ -48,10 +48,7 @@ FRESH_S: Final = 1.0
 SILENT_S: Final = 10.0
 """For so long a server that answered, and one that did not, is not asked again."""
 _PAGE: Final = 500
-_UNREADABLE: Final = (
-    CollectError, SwarmError, OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
-    RuntimeError,
-)  # fmt: skip
+_UNREADABLE: Final = (*NOT_GIVEN, CollectError, SwarmError, OSError, RuntimeError)
 """What files and servers raise that hold or tell something else than was expected, numbers of any size included."""
 
 

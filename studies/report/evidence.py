@@ -30,7 +30,7 @@ from studies.records.design import Metric
 USUAL_THRESHOLD: Final = 0.7
 """Hidden success up to which other measures look, where the design names no threshold."""
 
-_NOT_GIVEN: Final = (ValueError, ArithmeticError, LookupError, TypeError, AttributeError)
+NOT_GIVEN: Final = (ValueError, ArithmeticError, LookupError, TypeError, AttributeError)
 """What reading a metric raises off files that lack what it needs; of somebody's code, whatever it meets there."""
 SUCCESS: Final = "critic/success/mean"
 REWARDS: Final = "critic/rewards/mean"
@@ -147,7 +147,7 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
     measured, plays = dict[str, float](), dict[str, list[bool]]()
     if run.spec.phase == "confirm":
         for metric in others:
-            with suppress(*_NOT_GIVEN):
+            with suppress(*NOT_GIVEN):
                 measured[metric.key] = values_of(metric, results)[metric.key].value
         for episode in evaluation["final"]["episodes"]:
             plays.setdefault(str(episode.get("task_id")), []).append(bool(episode["success"]))

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from research.controller.progress import format_success
 from research.installation.servers import servers
-from research.runs.files import AttemptFolder, AttemptProgress, read_progress
+from research.runs.files import AttemptFolder, read_progress
 from research.ui.charts import Chart, Look
 from research.ui.curves import NOTHING, CurveReader, PlottedRun, RunCurves, metric_chart
 from research.ui.site import Page, Site, View, paged
@@ -126,15 +126,13 @@ def _row(site: Site, each: PlottedRun, told: RunCurves) -> dict[str, Any]:
     conditions = collected.get("conditions") or {}
     step, solved = conditions.get("steps"), (conditions.get("course") or {}).get("last")
     hidden, seconds, remark = format_success(run), run.seconds, ": ".join(filter(None, run.invalid or ()))
-    progress: AttemptProgress | None = None
     if run.active is not None:
-        progress = read_progress(AttemptFolder(site.home.attempt(each.study, run.run_id, run.active.number)))
         remark = "; ".join(wait.text for wait in told.snapshot.waits[:2]) if told.snapshot else told.fault
+        if now := read_progress(AttemptFolder(site.home.attempt(each.study, run.run_id, run.active.number))):
+            step, solved, seconds = now.step, now.train_success, seconds + now.seconds
+            hidden = f"{number(now.hidden_success)} → …"
     elif run.status == "ended":
         remark = ": ".join(filter(None, (run.attempts[-1].code, run.attempts[-1].reason)))
-    if progress is not None:
-        step, solved, seconds = progress.step, progress.train_success, seconds + progress.seconds
-        hidden = f"{number(progress.hidden_success)} → …"
     key = run.spec.metric.key
     if run.status == "collected" and not key.endswith("/success") and key in run.measurements:
         hidden += f"; {key} {number(run.measurements[key].value, unit=run.spec.metric.unit)}"
