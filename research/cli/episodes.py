@@ -18,16 +18,7 @@ from rich.tree import Tree
 from research.cli.app import Json, answer, console, make_facts, make_table, print_json, recording_console
 from research.errors import BadInput
 from research.installation.servers import Server, connect_server
-from research.shown.tokens import (
-    LEVELS,
-    facts,
-    level_of,
-    mean_of,
-    order_calls,
-    prompt_lengths,
-    token_text,
-    versions_of,
-)
+from research.shown.tokens import LEVELS, facts, level_of, mean_of, order_calls, prompt_lengths, token_text, versions_of
 from sandboxes.spec import escape_line
 from swarm.client import SwarmClient
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan

@@ -98,12 +98,11 @@ class Reader:
         return answer
 
     def _last_word(self) -> str:
-        if not self._words.closed:
-            self._words.seek(0)
-            for line in reversed(self._words.read().decode(errors="replace").split("\n")):
-                if line.strip():
-                    return line.strip().removeprefix("ajet swarm server: ")
-        return f"their reader ended; {LATER}"
+        if self._words.closed:
+            return LATER
+        self._words.seek(0)
+        lines = self._words.read().decode(errors="replace").strip().splitlines() or [f"their reader ended; {LATER}"]
+        return lines[-1].removeprefix("ajet swarm server: ")
 
     def end(self) -> None:
         """Have it end after its answer."""

@@ -8,16 +8,7 @@ from math import exp
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from research.shown.tokens import (
-    LEVELS,
-    facts,
-    level_of,
-    mean_of,
-    order_calls,
-    prompt_lengths,
-    token_text,
-    versions_of,
-)
+from research.shown.tokens import LEVELS, facts, level_of, mean_of, order_calls, prompt_lengths, token_text, versions_of
 from research.ui.pages.run import episode_query, filter_episodes, find_run, neighbours
 from research.ui.site import Page, Site, View
 from studies.report.wording import number
@@ -53,8 +44,6 @@ class ShownCall(NamedTuple):
     call: CallRecord
     depth: int
     prompt: int
-    versions: str
-    mean: str
     trained: bool
     cut: bool
     words: Sequence[Words]
@@ -79,6 +68,7 @@ def page(site: Site, view: View) -> Page:
     values = {
         "id": record.id, "study": study, "at": at, "up": up, "query": episode_query(view), "missing": missing,
         "facts": facts(record), "levels": [label for _, label, _ in LEVELS], "whole": whole,
+        "mean_of": mean_of, "versions_of": versions_of,
         "before": before, "after": after, "calls": calls, "start": start,
         "next": following and view.query_with(**{"from": following}),
         "switch": view.query_with(tokens="" if whole else "all"),
@@ -104,8 +94,7 @@ def piece(record: EpisodeRecord, start: int, *, whole: bool = False) -> tuple[li
         words = list(islice(words_of(call, first, min(size, first + tokens), whole=whole), spans))
         end = first + sum(each.tokens for each in words)
         trained, cut = record.kind == "train" and call.trained, first > 0 or end < size
-        versions, mean = versions_of(call.sampled), mean_of(call.sampled.logprobs)
-        shown.append(ShownCall(call, depth, prompts[call.index], versions, mean, trained, cut, words))
+        shown.append(ShownCall(call, depth, prompts[call.index], trained, cut, words))
         if end < size:
             return shown, begin + end
         tokens, spans = tokens - (end - first), spans - len(words) - CALL_SPANS
@@ -115,30 +104,24 @@ def piece(record: EpisodeRecord, start: int, *, whole: bool = False) -> tuple[li
 def words_of(call: CallRecord, first: int, last: int, *, whole: bool = False) -> Iterator[Words]:
     """Yield the tokens of a call between two places, context before what was sampled, alike neighbours as one."""
     context, sampled = call.context, call.sampled
-    split, versions, most = len(context.ids), sampled.versions, 1 if whole else MOST_JOINED
+    split, most = len(context.ids), 1 if whole else MOST_JOINED
     marked = {*context.special, *(split + place for place in sampled.special)}
 
     def look(place: int) -> tuple[str, int]:
-        special, at = " special" if place in marked else "", place - split
-        if at < 0:
-            return special, -1
-        level = f"l{level_of(sampled.logprobs[at])}" if at < len(sampled.logprobs) else ""
-        return f"{level}{special}", versions[at] if at < len(versions) else -1
+        special, at = "special" if place in marked else "", place - split
+        return (
+            (special, -1) if at < 0 else (f"l{level_of(sampled.logprobs[at])} {special}".strip(), sampled.versions[at])
+        )
 
     def tell(at: int) -> str:
-        chance = f", p {exp(min(sampled.logprobs[at], 0.0)):.3g}" if at < len(sampled.logprobs) else ""
-        version = f", v{versions[at]}" if at < len(versions) else ""
-        return f"t{at} {token_text(sampled, at).strip()}: log-prob {value_of(at)}{chance}{version}"
-
-    def value_of(at: int) -> str:
-        return number(sampled.logprobs[at]) if at < len(sampled.logprobs) else ""
+        said = f"log-prob {number(sampled.logprobs[at])}, p {exp(min(sampled.logprobs[at], 0.0)):.3g}"
+        return f"t{at} {token_text(sampled, at).strip()}: {said}, v{sampled.versions[at]}"
 
     for (name, _), alike in groupby(range(first, min(split, last)), look):
-        run = list(alike)
-        yield Words(name.strip(), "".join(token_text(context, at) for at in run), len(run), sampled=False)
+        texts = [token_text(context, at) for at in alike]
+        yield Words(name, "".join(texts), len(texts), sampled=False)
     for (name, _), alike in groupby(range(max(first, split), last), look):
         while run := [place - split for place in islice(alike, most)]:
-            words = Words(
-                name, "".join(token_text(sampled, at) for at in run), len(run), True, "\n".join(map(tell, run))
-            )
-            yield words._replace(name=f"call-{call.index}.t{run[0]}", value=value_of(run[0])) if whole else words
+            text, told = "".join(token_text(sampled, at) for at in run), "\n".join(map(tell, run))
+            own = (f"call-{call.index}.t{run[0]}", number(sampled.logprobs[run[0]])) if whole else ()
+            yield Words(name, text, len(run), True, told, *own)

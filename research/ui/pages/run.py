@@ -114,9 +114,8 @@ def _plays(site: Site, view: View, found: FoundRun, threads: Container[str]) -> 
 
 def filter_episodes(listed: Sequence[EpisodeSummary], view: View) -> list[EpisodeSummary]:
     """Return the episodes that the address asks for, by `step`, `kind` and `group`, in its `order`."""
-    wanted = [each for each in listed if view.get("kind") in ("", each.kind)]
-    wanted = [each for each in wanted if view.get("step") in ("", str(each.step))]
-    wanted = [each for each in wanted if view.get("group") in ("", each.group)]
+    asked = {name: view.get(name) for name in ("kind", "step", "group") if view.get(name)}
+    wanted = [each for each in listed if all(str(getattr(each, name)) == asked[name] for name in asked)]
     if view.get("order") == "worst":
         wanted.sort(key=lambda each: (each.reward is None, each.reward))
     return wanted
@@ -139,8 +138,8 @@ def _episodes(site: Site, view: View, found: FoundRun) -> dict[str, Any]:
 
 def episode_query(view: View) -> str:
     """Return what of the address an episode's page needs, so that its neighbours are those of the list."""
-    query = [(name, view.get(name)) for name in ("kind", "step", "group", "order") if view.get(name)]
-    return f"?{urlencode(query)}" if query else ""
+    query = urlencode({name: view.get(name) for name in ("kind", "step", "group", "order") if view.get(name)})
+    return query and f"?{query}"
 
 
 def _lines(site: Site, found: FoundRun) -> Iterator[tuple[datetime, str]]:
