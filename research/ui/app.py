@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import cache
 from importlib import resources
 from socket import socket
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import parse_qsl, quote
 
 import uvicorn
@@ -68,7 +68,7 @@ class PageServer(uvicorn.Server):
     """A server that ends what open pages listen to before it waits for them to leave."""
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        self.config.loaded_app.state.hub.close()
+        cast(Starlette, self.config.app).state.hub.close()  # which stands behind what reads a proxy's headers
         await super().shutdown(sockets)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
+import uvicorn
 from starlette.testclient import TestClient
 
 from research.ui.access import Role
-from research.ui.app import make_app
+from research.ui.app import PageServer, make_app
 from research.ui.guard import CSP, MOST_BODY
 from research.ui.pages.addresses import PAGES
 from research.ui.site import Site
@@ -134,3 +136,15 @@ def test_a_database_that_was_replaced_takes_nothing(signed_in: SignIn, site: Sit
     assert client.get("/").status_code == 422
     file.with_name("elsewhere.db").rename(file)
     assert client.post("/do/comment", data=form, follow_redirects=False).status_code == 303
+
+
+def test_behind_a_proxy_open_pages_are_let_go_before_their_server_ends(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, closed = make_app(site, PAGES, [HOST]), list[str]()
+    monkeypatch.setattr(app.state.hub, "close", lambda: closed.append("closed"))
+    server = PageServer(uvicorn.Config(app, proxy_headers=True, lifespan="off"))
+    server.config.load()
+    server.servers, server.lifespan = [], server.config.lifespan_class(server.config)
+    asyncio.run(server.shutdown())
+    assert closed
