@@ -68,7 +68,8 @@ class PageServer(uvicorn.Server):
     """A server that ends what open pages listen to before it waits for them to leave."""
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        self.config.loaded_app.state.hub.close()
+        app: Any = self.config.app  # what is around it for proxies has no state
+        app.state.hub.close()
         await super().shutdown(sockets)
 
 
