@@ -326,10 +326,31 @@ def _sandbox(figures: Figures) -> Iterator[Headline]:
     yield ratio("calls/s at 64 connections over the process's", calls)
 
 
+def _pages(figures: Figures) -> Iterator[Headline]:
+    for row in figures["pages"]["rows"]:
+        goal = {10: 100.0, 1_000: 200.0, 10_000: 500.0}.get(row["runs"])
+        yield seconds(f"a warm page, {row['page']} at {row['runs']:,} runs, ms", row["warm ms"], goal)
+    desk = figures["pages"]["desk"]
+    yield seconds(f"the desk of {desk['studies']:,} studies, warm, ms", desk["warm ms"], 300.0)
+    for row in figures["events"]["rows"]:
+        tabs = f"event to pixel, {row['tabs']} tabs"
+        yield seconds(f"{tabs}, median, s", row["p50 s"], 0.8)
+        yield Headline(f"{tabs}, 99th percentile, s", row["p99 s"], row["p99 s"] / 2, True, 2.0)
+    slowed, error = figures["training"]["slowed"], figures["training"]["standard error"]
+    yield Headline("share of a training that 8 tabs take", slowed, 2 * error, True, 0.02, percent(slowed))
+    for name in ("usual", "each token apart"):
+        own = figures["episode"][name]
+        yield seconds(f"episode of 100,000 tokens, {name}, s", own["shown s"], 1.0)
+        yield Headline(f"elements of it, {name}", own["nodes"], 0.0, True, 25_000)
+    for name in ("axe violations", "console messages", "requests off the host"):
+        yield exact(f"{name}, all pages", figures["browser"][name])
+
+
 HEADLINES: Mapping[str, Callable[[Figures], Iterator[Headline]]] = {
     "simlab": _simlab, "verdicts": _verdicts, "metric_verdicts": _metric_verdicts, "inquiries": _inquiries,
     "mechanisms": _mechanisms, "real_noise": _real_noise, "runs_needed": _runs_needed, "first_study": _first_study,
-    "evaluation_cost": _evaluation_cost, "orchestration": _orchestration, "server_capacity": _server_capacity,
+    "evaluation_cost": _evaluation_cost, "orchestration": _orchestration, "pages": _pages,
+    "server_capacity": _server_capacity,
     "soak": _soak, "scale": _scale, "powers": _powers, "generate": _generate, "train_step": _train_step, "gpu": _gpu,
     "merge_ratio": _merge_ratio, "against_trl": _against_trl, "real_model": _real_model,
     "verl_backend": _verl_backend, "verl_agreement": _verl_agreement, "sandbox": _sandbox,

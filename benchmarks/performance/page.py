@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from math import hypot
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from rig import training
@@ -38,6 +39,11 @@ def no_gpu() -> str | None:
     import torch
 
     return None if torch.cuda.is_available() else "a GPU that torch finds"
+
+
+def no_browser() -> str | None:
+    """Return what is missing where pages cannot be looked at."""
+    return None if which("chromium") else "chromium (.ci/run installs it)"
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,7 @@ BENCHMARKS = (
     Benchmark("first_study", "How long does a first study take?", 6),
     Benchmark("evaluation_cost", "What do evaluations during training cost?", 5),
     Benchmark("orchestration", "What does orchestration cost?", 12),
+    Benchmark("pages", "How fast are the pages, and what do they cost a training?", 25, missing=no_browser),
     Benchmark("server_capacity", "How many calls does a server carry?", 6),
     Benchmark("soak", "Is a sample lost or trained twice when processes are killed?", 6, ("--minutes", "5")),
     Benchmark("scale", "What does an episode send and store?", 4),

@@ -3,12 +3,12 @@
 (() => {
   "use strict";
   const body = document.body, watched = body.dataset.watch, sign = document.getElementById("live");
-  if (!watched || !window.EventSource) return;
+  if (!watched || !window.EventSource || !navigator.locks) return;
   const say = (text, state) => { sign.textContent = text; sign.dataset.state = state; };
   const known = new WeakMap();  // what each part was when it came, since scripts and readers open things in it
   const parts = root => [...root.querySelectorAll("[data-part]")];
   parts(document).forEach(part => known.set(part, part.outerHTML));
-  let source, heard = 0, timer = 0, busy = false, again = false, last = 0;
+  let heard = 0, timer = 0, busy = false, again = false, last = 0;
 
   const inUse = part => {
     const selection = document.getSelection();
@@ -58,25 +58,44 @@
     clearTimeout(timer);
     timer = setTimeout(fetchPage, Math.max(0, 600 - (performance.now() - last)));
   };
-  const concerns = event => {
-    const studies = JSON.parse(event.data).studies;
-    return watched === "*" || studies.includes(watched);
-  };
-  const hear = () => { heard = Date.now(); if (sign.dataset.state === "dead") { say("live", "live"); soon(); } };
+  const hear = () => { heard = Date.now(); if (!["live", "waiting"].includes(sign.dataset.state)) { say("live", "live"); soon(); } };
+  function take([name, studies]) {
+    if (name === "dead") { say(`not live since ${new Date(heard || Date.now()).toLocaleTimeString()}, trying again`, "dead"); return; }
+    hear();
+    if (name === "open" || studies.includes(watched) || (studies.length && watched === "*")) soon();
+  }
 
-  function listen() {
+  // A browser has six connections to a host: of its tabs in sight one listens, and tells the others.
+  const others = new BroadcastChannel("live");
+  let source = null, waits = null, release = () => {};
+  function connect() {
+    const tell = (name, studies = []) => { others.postMessage([name, studies]); take([name, studies]); };
     source = new EventSource("/live");
-    source.addEventListener("alive", hear);
-    for (const name of ["moved", "progress"])
-      source.addEventListener(name, event => { hear(); if (concerns(event)) soon(); });
-    source.onopen = () => { heard = Date.now(); say("live", "live"); soon(); };
-    source.onerror = () => say(`not live since ${new Date(heard || Date.now()).toLocaleTimeString()}, trying again`, "dead");
+    for (const name of ["alive", "moved", "progress"])
+      source.addEventListener(name, event => tell(name, JSON.parse(event.data).studies));
+    source.onopen = () => tell("open");
+    source.onerror = () => tell("dead");
+  }
+  others.onmessage = ({data}) => {
+    if (data[0] === "new") { if (source && source.readyState === EventSource.OPEN) others.postMessage(["alive", []]); }
+    else if (!document.hidden) take(data);
+  };
+  function listen() {
+    waits = new AbortController();
+    navigator.locks.request("live", {signal: waits.signal}, () => new Promise(done => { release = done; connect(); })).catch(() => {});
+    others.postMessage(["new", []]);
+  }
+  function leave() {
+    waits?.abort();
+    source?.close();
+    source = null;
+    release();
   }
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) { source.close(); say("asleep", "asleep"); } else listen();
+    if (document.hidden) { leave(); say("asleep", "asleep"); } else listen();
   });
   setInterval(() => {
-    if (!document.hidden && heard && Date.now() - heard > 25000) { source.close(); listen(); }
+    if (!document.hidden && heard && Date.now() - heard > 25000) { leave(); listen(); }
   }, 5000);
   window.ajetRefresh = () => { document.activeElement?.blur(); document.getSelection()?.removeAllRanges(); fetchPage(); };
   heard = Date.now();

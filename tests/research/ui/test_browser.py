@@ -176,6 +176,23 @@ def test_an_event_reaches_an_open_page_and_keeps_what_its_reader_does(browser: B
     assert noticed == []
 
 
+def test_more_tabs_than_a_browser_has_connections_are_all_live(browser: Browser, served: Served) -> None:
+    context, first, noticed = signed_in(browser, served)
+    study = served.studies[PLAIN]
+    tabs = [context.new_page() for _ in range(8)]
+    for page in tabs:
+        page.goto(f"{served.url}/s/{study}")
+    first.close()
+    for page in tabs:
+        page.wait_for_selector("#live[data-state=live]")
+    StudyLog(served.log, study).change(_note, actor="user")
+    fresh = served.site.state(study).head_hash
+    for page in tabs:
+        page.wait_for_function("head => document.body.innerHTML.includes(head)", arg=fresh[:12])
+    context.close()
+    assert noticed == []
+
+
 def test_what_is_being_written_survives_what_happens_meanwhile(browser: Browser, served: Served) -> None:
     context, page, _ = signed_in(browser, served)
     study = served.studies[PLAIN]
