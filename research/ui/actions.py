@@ -198,7 +198,7 @@ def _number(form: Form) -> int:
     return int(text)
 
 
-def _sign(site: Site, view: View, form: Form) -> None:
+def _sign(site: Site, view: View, form: Form) -> str:
     """Sign what was shown: only where all of it verifies as it is now, the report included."""
     state = _state(site, form)
     site.forget_checked(state.id)  # its files may have changed without an event
@@ -210,6 +210,7 @@ def _sign(site: Site, view: View, form: Form) -> None:
     decision: Judgement = "accept" if form["decision"] == "accept" else "changes"
     text = form.get("text", "")
     site.reviews(state.id).append(state, "sign", by=view.who.name, decision=decision, text=text, head=form["seen"])
+    return f"{_back(form)}#judgement"
 
 
 def _state(site: Site, form: Form) -> StudyState:

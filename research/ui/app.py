@@ -86,6 +86,7 @@ def _shows(maker: PageMaker) -> Callable[[Request], Any]:
         site, view = request.app.state.site, make_view(request)
 
         def made() -> Response:
+            site.require_database()
             study = view.path.get("study", "")
             if study and not site.is_read(study):
                 said = f"study {study} is being read; this page shows it as soon as it is"
@@ -116,6 +117,7 @@ async def _do(request: Request) -> Response:
         raise HTTPException(403, "expected a form of this session; load the page again, and send it once more")
 
     def done() -> Response:
+        site.require_database()
         answer = act(site, view, request.path_params["action"], form)
         if isinstance(answer, Page):
             return HTMLResponse(render(answer, view), answer.status)
@@ -128,9 +130,12 @@ async def _do(request: Request) -> Response:
 
 async def _live(request: Request) -> Response:
     hub: LiveHub = request.app.state.hub
-    if hub.full:
+    access, session, who = request.app.state.site.access, request.scope["session"], request.scope["person"]
+    if hub.is_full(who.name):
         raise HTTPException(503, "too many pages are open; close some, or load this one again to see what is new")
-    return StreamingResponse(hub.listen(), media_type="text/event-stream")
+    return StreamingResponse(
+        hub.listen(who.name, lambda: access.person(session) is not None), media_type="text/event-stream"
+    )
 
 
 async def _sign_in(request: Request) -> Response:

@@ -7,14 +7,15 @@ A page is told to nobody who did not sign in here. Another site's page cannot re
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from research.errors import ResearchError
 from research.ui.access import Access
 
 COOKIE: Final = "ajet"
@@ -59,7 +60,11 @@ class Guard:
                     own.setdefault(name, value)
             await send(message)
 
-        answer: ASGIApp = self._refuse(scope, headers) or self._app
+        try:
+            refused = self._refuse(scope, headers)
+        except ResearchError as error:
+            refused = _say(503, str(error))
+        answer: ASGIApp = refused or self._app
         await answer(scope, _limited(receive), send_with_headers)
 
     def _refuse(self, scope: Scope, headers: Headers) -> Response | None:
@@ -82,12 +87,8 @@ class Guard:
 
 
 def read_session(headers: Headers) -> str:
-    """Return what the session's cookie holds; empty without one."""
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
+    """Return what the session's cookie holds; empty without one. Others' cookies of this host may be as they like."""
+    return cookie_parser("; ".join(headers.getlist("cookie"))).get(COOKIE, "")
 
 
 def _say(status: int, text: str) -> Response:

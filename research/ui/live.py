@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -26,6 +26,8 @@ PROGRESS_S: Final = 2.0
 ALIVE_S: Final = 10.0
 """After so long without news a stream says that it lives."""
 MOST_LISTENERS: Final = 64
+MOST_OF_ONE: Final = 16
+"""Streams of one reader: nobody takes those of all."""
 
 Stamps = tuple[tuple[str, int, int], ...]
 
@@ -35,17 +37,17 @@ class LiveHub:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._listeners: set[asyncio.Queue[str | None]] = set()
+        self._listeners: dict[asyncio.Queue[str | None], str] = {}
         self._task: asyncio.Task[None] | None = None
         self.looked = asyncio.Event()
         """Whether it has seen how things stand, so that it tells of what moves from there."""
         url = make_url(site.home.database)
         self._file = Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
 
-    async def listen(self) -> AsyncIterator[str]:
-        """Yield server-sent events until the listener leaves or the hub closes."""
+    async def listen(self, who: str = "", stays: Callable[[], bool] = lambda: True) -> AsyncIterator[str]:
+        """Yield server-sent events until the listener leaves, may not `stay`, or the hub closes."""
         queue: asyncio.Queue[str | None] = asyncio.Queue(100)
-        self._listeners.add(queue)
+        self._listeners[queue] = who
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._look())
         try:
@@ -55,15 +57,15 @@ class LiveHub:
                     message = await asyncio.wait_for(queue.get(), ALIVE_S)
                 except TimeoutError:
                     message = "event: alive\ndata: {}\n\n"
-                if message is None:
+                if message is None or not stays():
                     return
                 yield message
         finally:
-            self._listeners.discard(queue)
+            self._listeners.pop(queue, None)
 
-    @property
-    def full(self) -> bool:
-        return len(self._listeners) >= MOST_LISTENERS
+    def is_full(self, who: str) -> bool:
+        of_one = sum(name == who for name in self._listeners.values())
+        return len(self._listeners) >= MOST_LISTENERS or of_one >= MOST_OF_ONE
 
     def close(self) -> None:
         for queue in self._listeners:

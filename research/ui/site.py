@@ -20,10 +20,11 @@ from urllib.parse import urlencode
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from jinja2.ext import Extension
 from markupsafe import Markup
+from sqlalchemy import make_url
 from starlette.exceptions import HTTPException
 
 from research.controller.session import has_controller
-from research.errors import BadInput
+from research.errors import BadInput, NotReady
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.shown.listing import ListedStudy, read_listing
@@ -163,12 +164,21 @@ class Site:
         self._listed: tuple[Mapping[str, str], datetime, list[ListedStudy]] | None = None
         self._listing = threading.Lock()
         self._worker, self._reader = ThreadPoolExecutor(1, "check"), ThreadPoolExecutor(2, "read")
+        self._opened = _identify(home.database)
 
     def close(self) -> None:
         for pool in (self._worker, self._reader):
             pool.shutdown(wait=False, cancel_futures=True)
         self.previews.close()
         self.readers.close()
+
+    def require_database(self) -> None:
+        """Raise NotReady where the open database is not the file at its path: what is written into it would be lost."""
+        if self._opened is not None and _identify(self.home.database) != self._opened:
+            raise NotReady(
+                f"expected the database that these pages opened; found it moved or replaced: put {self.home.database} "
+                "back, or start ajet ui again"
+            )
 
     def folder(self, study: str) -> Path:
         return self.home.study(study)
@@ -211,7 +221,7 @@ class Site:
         heads, now = self.log.heads(), datetime.now(UTC)
         with self._listing:
             known = self._listed
-            if known is None or known[0] != heads or (now - known[1]).total_seconds() > 1.0:
+            if known is None or known[0] != heads or abs((now - known[1]).total_seconds()) > 1.0:
                 known = self._listed = (heads, now, read_listing(self.home, self.log))
         return known[2]
 
@@ -283,6 +293,17 @@ class Site:
             found[study] = self.reviewed(study)  # whose own page says what is wrong with it
         self._reviewed = found
         return found
+
+
+def _identify(database: str) -> tuple[int, int] | None:
+    """Return which file a database is; None where it is none."""
+    url = make_url(database)
+    if url.get_backend_name() != "sqlite" or not url.database:
+        return None
+    with suppress(OSError):
+        found = Path(url.database).stat()
+        return found.st_dev, found.st_ino
+    return None
 
 
 PageMaker = Callable[[Site, View], Page]

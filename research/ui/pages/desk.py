@@ -52,8 +52,10 @@ def _row(each: ListedStudy, counts: Mapping[str, ReviewState]) -> dict[str, Any]
 
 def _claim(verdict: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return name, verdict and estimate of a claim; no number of one that does not follow."""
-    known = verdict.get("estimate")
-    said = "" if known is None else f"{format_signed(known)} ({span(verdict['low'], verdict['high'])})"
+    known, decided = verdict.get("estimate"), verdict
+    if verdict["verdict"] == "equivalent" and verdict["equivalence"]:
+        decided = verdict["equivalence"]  # another interval than that of the difference
+    said = "" if known is None else f"{format_signed(known)} ({span(decided['low'], decided['high'])})"
     return verdict["hypothesis"], verdict["verdict"], said
 
 

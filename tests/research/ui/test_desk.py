@@ -10,6 +10,7 @@ import pytest
 from research.ui.pages import desk
 from research.ui.site import Site, render
 from studies.proof import DOES_NOT_FOLLOW
+from studies.report.wording import span
 from tests.research.ui.conftest import add_gallery_study, view_of
 
 
@@ -60,3 +61,12 @@ def test_a_study_that_cannot_be_read_hides_no_other(site: Site, study: str) -> N
 )  # fmt: skip
 def test_rows_are_chosen_by_the_address(site: Site, study: str, query: dict[str, str], found: int) -> None:
     assert len(shown(site, **query)["rows"]) == found
+
+
+def test_a_claim_stands_with_the_interval_that_decided(site: Site) -> None:
+    study = add_gallery_study(site.home, site.log, "group-size-in-guess")
+    (verdict,) = site.state(study).every_round[0].verdicts
+    assert verdict.verdict == "equivalent"
+    assert verdict.equivalence is not None
+    (row,) = shown(site)["rows"]
+    assert row["claims"][0][2].endswith(f"({span(verdict.equivalence.low, verdict.equivalence.high)})")

@@ -105,3 +105,32 @@ def test_signing_out_ends_the_session(signed_in: SignIn) -> None:
     client.post("/sign-out")
     client.cookies.set("ajet", session)
     assert client.get("/", follow_redirects=False).status_code == 303
+
+
+@pytest.mark.parametrize("other", ['x={"a":1}', "a b=1", "[x]=1"])
+def test_cookies_of_other_servers_on_this_host_sign_nobody_out(signed_in: SignIn, other: str) -> None:
+    client = signed_in()
+    cookie = f"{other}; ajet={client.cookies['ajet']}"
+    client.cookies.clear()
+    assert client.get("/help", headers={"cookie": cookie}, follow_redirects=False).status_code == 200
+
+
+def test_a_file_of_keys_that_cannot_be_read_is_said_under_the_policy(signed_in: SignIn, site: Site) -> None:
+    client = signed_in()
+    site.access.add("ann", "viewer")
+    (site.home.path / "ui/keys.json").write_text("{")
+    found = client.get("/")
+    assert found.status_code == 503
+    assert "keys.json" in found.text
+    assert found.headers["content-security-policy"] == CSP
+
+
+def test_a_database_that_was_replaced_takes_nothing(signed_in: SignIn, site: Site, study: str) -> None:
+    client, file = signed_in(), site.home.path / "ajet.db"
+    csrf = site.access.csrf(client.cookies["ajet"])
+    file.rename(file.with_name("elsewhere.db"))
+    form = {"csrf": csrf, "study": study, "about": "study", "text": "lost", "seen": site.state(study).head_hash}
+    assert client.post("/do/comment", data=form).status_code == 422
+    assert client.get("/").status_code == 422
+    file.with_name("elsewhere.db").rename(file)
+    assert client.post("/do/comment", data=form, follow_redirects=False).status_code == 303

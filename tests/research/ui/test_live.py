@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from research.ui.live import LiveHub
+from research.ui.live import MOST_OF_ONE, LiveHub
 from research.ui.site import Site
 from studies import StudyLog
 from tests.research.ui.test_actions import _note
@@ -51,4 +51,26 @@ async def test_who_leaves_is_told_nothing_any_more(site: Site) -> None:
     await anext(stream)
     await stream.aclose()  # type: ignore[attr-defined]
     hub.touch("x")
-    assert not hub.full
+    assert not hub.is_full("")
+
+
+@pytest.mark.asyncio
+async def test_one_reader_does_not_take_the_streams_of_all(site: Site) -> None:
+    hub = LiveHub(site)
+    streams = [hub.listen("ann") for _ in range(MOST_OF_ONE)]
+    for stream in streams:
+        await anext(stream)
+    assert hub.is_full("ann")
+    assert not hub.is_full("ben")
+    hub.close()
+
+
+@pytest.mark.asyncio
+async def test_a_key_that_is_taken_back_ends_its_streams(site: Site) -> None:
+    hub, here = LiveHub(site), [True]
+    stream = hub.listen("ann", lambda: here[0])
+    await anext(stream)
+    here[0] = False
+    hub.touch("x")
+    assert [message async for message in stream] == []
+    hub.close()
