@@ -75,12 +75,12 @@ def _needs(site: Site, listed: Sequence[ListedStudy], rows: Sequence[Mapping[str
     told = [each.summary for each in listed]
     for each in told:
         if (asked := each["asks"]) is not None:
-            yield {"kind": "approve", "what": "asks to begin", "said": asked["would"], "digest": asked["digest"],
-                   **_of(each), "since": asked["ts"]}  # fmt: skip
+            yield {**_of(each), "kind": "approve", "what": "asks to begin", "said": asked["would"],
+                   "digest": asked["digest"], "since": asked["ts"]}  # fmt: skip
     for each in told:
         if each["planner_asks"] and each["status"] not in ("concluded", "stopped"):
             last = each["planner_asks"][-1]
-            yield {"kind": "answer", "what": "planner asks", "said": last["text"], "digest": last["id"], **_of(each),
+            yield {**_of(each), "kind": "answer", "what": "planner asks", "said": last["text"], "digest": last["id"],
                    "since": last["ts"]}  # fmt: skip
     for each in told:
         if each["status"] == CORRUPT:

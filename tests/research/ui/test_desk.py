@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from research.ui.actions import act
 from research.ui.pages import desk
 from research.ui.site import Site, render
 from studies.proof import DOES_NOT_FOLLOW
 from studies.report.wording import span
+from tests.research.factories import make_study
 from tests.research.ui.conftest import add_gallery_study, view_of
+from tests.studies.log.test_people import ask
 
 
 def shown(site: Site, **query: str) -> dict[str, Any]:
@@ -70,3 +74,17 @@ def test_a_claim_stands_with_the_interval_that_decided(site: Site) -> None:
     assert verdict.equivalence is not None
     (row,) = shown(site)["rows"]
     assert row["claims"][0][2].endswith(f"({span(verdict.equivalence.low, verdict.equivalence.high)})")
+
+
+@pytest.mark.parametrize("action", ["approve", "deny"])
+def test_what_a_study_asks_is_answered_on_the_desk(site: Site, action: str) -> None:
+    made = make_study(site.home, log=site.log)
+    made.create()
+    made.lock()
+    ask(made)
+    view = view_of()
+    html = render(desk.page(site, view), view)
+    (form,) = re.findall(f'<form method="post" action="/do/{action}".*?</form>', html, re.DOTALL)
+    fields = dict(re.findall('name="([^"]+)" value="([^"]*)"', form))
+    assert act(site, view, action, fields) == "/"
+    assert site.state(made.study).approvals[0].granted == (action == "approve")
