@@ -74,7 +74,7 @@ def act(site: Site, view: View, name: str, form: Form) -> str | Page:
         if action.asks_again and state.head_hash != form.get("seen"):
             return _conflict(site, name, action, form, state)
     try:
-        return action.do(site, view, form) or _back(form)
+        return action.do(site, view, form) or back_of(form)
     except StudyWentOn:
         return _conflict(site, name, action, form, site.state(form["study"]))
     except KeyError as error:
@@ -84,8 +84,8 @@ def act(site: Site, view: View, name: str, form: Form) -> str | Page:
 def _conflict(site: Site, name: str, action: Action, form: Form, state: StudyState) -> Page:
     values = {
         "what": action.asks_again, "action": name, "role": action.role, "study": state.id, "head": state.head_hash,
-        "fields": {key: value for key, value in form.items() if key not in ("csrf", "back", "study", "seen")},
-        "happened": lines_since(site, state, form.get("seen", "")), "back": _back(form),
+        "fields": {**{key: form[key] for key in form if key not in ("csrf", "study", "seen")}, "back": back_of(form)},
+        "happened": lines_since(site, state, form.get("seen", "")), "back": back_of(form),
     }  # fmt: skip
     return Page("conflict.html.jinja", "It went on", values, status=409)
 
@@ -98,9 +98,10 @@ def lines_since(site: Site, state: StudyState, seen: str) -> list[str]:
     return [line for key, line in progress_lines(state) if key not in known]
 
 
-def _back(form: Form) -> str:
+def back_of(form: Form) -> str:
+    """Return the page of ours that a form was on; the desk where it names none."""
     asked = form.get("back", "/")
-    return asked if asked.startswith("/") and not asked.startswith(("//", "/\\")) else "/"
+    return asked if asked.startswith("/") and not asked.startswith(("//", "/\\")) and asked.isprintable() else "/"
 
 
 def _approve(site: Site, view: View, form: Form) -> None:
@@ -188,7 +189,7 @@ def _review(site: Site, view: View, form: Form, kind: ReviewKind, **fields: Any)
     """Write an entry about the study as its page showed it; return where it stands."""
     head = form.get("seen", "")
     entry = site.reviews(form["study"]).append(_state(site, form), kind, by=view.who.name, head=head, **fields)
-    return f"{_back(form)}#c-{entry.to or entry.seq}"
+    return f"{back_of(form)}#c-{entry.to or entry.seq}"
 
 
 def _number(form: Form) -> int:
@@ -210,7 +211,7 @@ def _sign(site: Site, view: View, form: Form) -> str:
     decision: Judgement = "accept" if form["decision"] == "accept" else "changes"
     text = form.get("text", "")
     site.reviews(state.id).append(state, "sign", by=view.who.name, decision=decision, text=text, head=form["seen"])
-    return f"{_back(form)}#judgement"
+    return f"{back_of(form)}#judgement"
 
 
 def _state(site: Site, form: Form) -> StudyState:

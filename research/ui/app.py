@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from research.errors import ResearchError
 from research.ui.access import SESSION_S
-from research.ui.actions import act
+from research.ui.actions import act, back_of
 from research.ui.guard import COOKIE, HEADERS, REPORT_CSP, Guard
 from research.ui.live import LiveHub
 from research.ui.site import Page, PageMaker, Site, View, render, templates
@@ -118,7 +118,11 @@ async def _do(request: Request) -> Response:
 
     def done() -> Response:
         site.require_database()
-        answer = act(site, view, request.path_params["action"], form)
+        try:
+            answer = act(site, view, request.path_params["action"], form)
+        except EXPECTED as error:
+            values = {"said": " ".join(str(error).split()), "back": back_of(form)}
+            answer = Page("error.html.jinja", "Not done", values, status=422)
         if isinstance(answer, Page):
             return HTMLResponse(render(answer, view), answer.status)
         return RedirectResponse(answer, 303)
@@ -206,5 +210,5 @@ async def _tell(request: Request, error: Exception) -> Response:
     person = request.scope.get("person")
     if person is None:
         return Response(f"{said}\n", status, media_type="text/plain")
-    page = Page("error.html.jinja", "Not shown", {"said": " ".join(said.split())}, status=status)
+    page = Page("error.html.jinja", "Not shown", {"said": " ".join(said.split()), "back": ""}, status=status)
     return HTMLResponse(render(page, make_view(request)), status, dict(HEADERS))

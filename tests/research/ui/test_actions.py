@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from starlette.exceptions import HTTPException
+from starlette.testclient import TestClient
 
 from research.errors import BadInput
 from research.ui.actions import ACTIONS, act, lines_since
-from research.ui.site import Page, Site
+from research.ui.site import Page, Site, render
 from studies import EventType, StudyLog
 from tests.research.ui.conftest import view_of
+
+SignIn = Callable[..., TestClient]
 
 
 def seen(site: Site, study: str, **fields: str) -> dict[str, str]:
@@ -70,8 +76,30 @@ def test_a_form_without_a_field_is_refused_in_one_line(site: Site, study: str) -
 
 
 def test_an_action_leads_back_to_a_page_of_ours_alone(site: Site, study: str) -> None:
-    form = seen(site, study, text="x") | {"back": "//elsewhere.example"}
-    assert act(site, view_of(), "note", form) == "/"
+    for elsewhere in (
+        "//elsewhere.example",
+        "/\\elsewhere.example",
+        "/\t/elsewhere.example",
+        "https://elsewhere.example",
+    ):
+        assert act(site, view_of(), "note", seen(site, study, text="x") | {"back": elsewhere}) == "/"
+
+
+def test_who_asks_again_is_led_back_to_where_it_was_asked_first(site: Site, study: str) -> None:
+    asked = seen(site, study, typed=study) | {"seen": "0" * 64}
+    view = replace(view_of(), address="/do/stop")
+    page = act(site, view, "stop", asked)
+    assert isinstance(page, Page)
+    fields = dict(re.findall('name="([^"]+)" value="([^"]*)"', render(page, view).split('action="/do/stop"')[1]))
+    assert fields == asked | {"seen": site.state(study).head_hash, "csrf": ""}
+
+
+def test_what_is_refused_leads_back_to_where_it_was_asked(signed_in: SignIn, site: Site, study: str) -> None:
+    client = signed_in()
+    form = seen(site, study, typed="x") | {"csrf": site.access.csrf(client.cookies["ajet"])}
+    found = client.post("/do/stop", data=form)
+    assert found.status_code == 422
+    assert f'href="/s/{study}"' in found.text
 
 
 def test_what_happened_since_is_told_in_the_lines_of_the_terminal(site: Site, study: str) -> None:
