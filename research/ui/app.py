@@ -210,5 +210,5 @@ async def _tell(request: Request, error: Exception) -> Response:
     person = request.scope.get("person")
     if person is None:
         return Response(f"{said}\n", status, media_type="text/plain")
-    page = Page("error.html.jinja", "Not shown", {"said": " ".join(said.split()), "back": ""}, status=status)
+    page = Page("error.html.jinja", "Not shown", {"said": " ".join(said.split())}, status=status)
     return HTMLResponse(render(page, make_view(request)), status, dict(HEADERS))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -64,21 +65,24 @@ def export_pages(
     chosen, left_out, evidence = list(studies) or site.log.studies(), list[str](), list[str]()
     draft = to.with_name(f".{to.name}.{os.getpid()}")
     draft.mkdir(parents=True)
-    for study in list(chosen):
-        reviews = site.reviews(study).read_unverified()  # before the log, which has the heads that they name
-        rows, folder = site.log.read_unverified(study), site.folder(study)
-        proof = verify(study, rows, folder, reviews=reviews)
-        if not proof.holds:
-            left_out.append(f"{study}: {proof.drifts[0]}")
-            chosen.remove(study)
-            continue
-        names = export(study, rows, folder, draft / STUDIES / study, reviews)
-        evidence += [f"{STUDIES}/{study}/{name}" for name in names]
-    if not chosen:
-        raise BadInput(f"expected a study that verifies, to export it; found {'; '.join(left_out) or 'none'}")
-    copies = {copy.address: copy for copy in _list_copies(site, pages, chosen, planner=planner)}
-    written = tuple(name for copy in copies.values() for name in _write(site, copy, copies, draft, chosen))
-    draft.rename(to)
+    try:
+        for study in list(chosen):
+            reviews = site.reviews(study).read_unverified()  # before the log, which has the heads that they name
+            rows, folder = site.log.read_unverified(study), site.folder(study)
+            proof = verify(study, rows, folder, reviews=reviews)
+            if not proof.holds:
+                left_out.append(f"{study}: {proof.drifts[0]}")
+                chosen.remove(study)
+                continue
+            names = export(study, rows, folder, draft / STUDIES / study, reviews)
+            evidence += [f"{STUDIES}/{study}/{name}" for name in names]
+        if not chosen:
+            raise BadInput(f"expected a study that verifies, to export it; found {'; '.join(left_out) or 'none'}")
+        copies = {copy.address: copy for copy in _list_copies(site, pages, chosen, planner=planner)}
+        written = tuple(name for copy in copies.values() for name in _write(site, copy, copies, draft, chosen))
+        draft.rename(to)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
     return ExportedPages(to, written, tuple(evidence), tuple(left_out))
 
 

@@ -68,7 +68,8 @@ class Guard:
         await answer(scope, _limited(receive), send_with_headers)
 
     def _refuse(self, scope: Scope, headers: Headers) -> Response | None:
-        if (host := headers.get("host", "")) not in self._hosts:
+        host = ", ".join(headers.getlist("host"))  # two are none
+        if host not in self._hosts:
             return _say(421, f"expected one of the hosts {', '.join(sorted(self._hosts))}; found {host[:80]!r}")
         if scope["method"] not in ("GET", "HEAD"):
             origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")

@@ -230,6 +230,24 @@ def test_a_study_is_signed_by_the_keyboard_alone(browser: Browser, served: Serve
     context.close()
 
 
+@pytest.mark.parametrize("size", [{"width": 400, "height": 800}, {"width": 1400, "height": 900}])
+def test_what_was_signed_and_said_is_in_sight(browser: Browser, served: Served, size: Any) -> None:
+    context, page, _ = signed_in(browser, served, viewport=size)
+    page.goto(f"{served.url}/s/{served.studies[PLAIN]}")
+    page.locator("article.claim details.comment summary").first.click()
+    page.locator("article.claim details.comment textarea").first.fill("I doubt it")
+    page.locator("article.claim details.comment button").first.click()
+    page.wait_for_url("**#c-*", wait_until="load")
+    covered = ".jumps" if size["width"] < 640 else ".bar"
+    top = "each => document.querySelector(each).getBoundingClientRect()"
+    assert page.evaluate(f"({top})(location.hash).top >= ({top})('{covered}').bottom - 1")
+    page.check("input[value=changes]")
+    page.click("#judgement button:text-is('Sign')")
+    page.wait_for_url("**#judgement", wait_until="load")
+    assert page.evaluate(f"0 <= ({top})('#judgement').top && ({top})('#judgement').top < innerHeight")
+    context.close()
+
+
 def test_without_scripts_one_reads_and_comments(browser: Browser, served: Served) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()

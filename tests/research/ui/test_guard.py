@@ -53,6 +53,10 @@ def test_a_host_that_is_not_ours_is_refused(stranger: TestClient, host: str) -> 
     assert stranger.get("/sign-in", headers={"host": host}).status_code == 421
 
 
+def test_a_second_host_is_refused(stranger: TestClient) -> None:
+    assert stranger.get("/sign-in", headers=[("host", HOST), ("host", "elsewhere.example")]).status_code == 421
+
+
 @pytest.mark.parametrize(
     "headers", [{"origin": "http://elsewhere.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}]
 )
