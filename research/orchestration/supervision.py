@@ -158,10 +158,18 @@ def announce_pages(home: Home, url: str) -> Iterator[None]:
 
 def pages_address(home: Home, study: str = "") -> str:
     """Return where the pages are served, or that of a study; empty where nobody serves them."""
-    known = read_process(home.path / PAGES)
-    if known is None or not is_alive(known):
-        return ""
-    return f"{known['url']}/s/{study}" if study else f"{known['url']}/"
+    found = _address_in(home.path / PAGES)
+    return f"{found}/s/{study}" if found and study else found and f"{found}/"
+
+
+def prefect_address(home: Home) -> str:
+    """Return where this installation's own Prefect server shows its UI; empty where none runs."""
+    return _address_in(home.prefect / "server.json")
+
+
+def _address_in(path: Path) -> str:
+    known = read_process(path)
+    return "" if known is None or not is_alive(known) else str(known["url"])
 
 
 def pages_line(home: Home, study: str = "") -> str:

@@ -186,7 +186,7 @@ class Site:
     def state(self, study: str) -> StudyState:
         """Return a study's present state; 404 for one that is not there, LogCorrupt for one that cannot be read."""
         with self._lock:
-            if study not in self._studies:
+            if fresh := study not in self._studies:
                 try:
                     named = find_study(self.log, study)
                 except BadInput as error:
@@ -194,12 +194,17 @@ class Site:
                 if named != study:
                     raise HTTPException(404, f"expected a study's whole name, such as {named}; found {study[:80]}")
                 self._studies[study] = (threading.Lock(), StudyLog(self.log, study))
+                self._studies[study][0].acquire()  # so that nobody takes it for read before it is
                 while len(self._studies) > _MOST_KEPT:
                     self._studies.popitem(last=False)
             self._studies.move_to_end(study)
             lock, record = self._studies[study]
-        with lock:
+        if not fresh:
+            lock.acquire()
+        try:
             return record.state()
+        finally:
+            lock.release()
 
     def is_read(self, study: str) -> bool:
         """Return whether a page gets a study's state, or why there is none, at once: else its log is being read."""
@@ -217,11 +222,11 @@ class Site:
             return list(self._studies)
 
     def listing(self) -> list[ListedStudy]:
-        """Return all studies, newest first, as of now: read again where a log moved, or a second after."""
+        """Return all studies, newest first: read again where a log moved, else each ten seconds, for their files."""
         heads, now = self.log.heads(), datetime.now(UTC)
         with self._listing:
             known = self._listed
-            if known is None or known[0] != heads or abs((now - known[1]).total_seconds()) > 1.0:
+            if known is None or known[0] != heads or abs((now - known[1]).total_seconds()) > 10.0:
                 known = self._listed = (heads, now, read_listing(self.home, self.log))
         return known[2]
 

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from research.controller.session import require_here
 from research.errors import NotReady
 from research.installation.servers import find_swarm
+from research.orchestration.supervision import prefect_address
 from research.orchestration.task_rows import attempt_rows, tracking_lines, training_lines
 from research.runs.files import STAGES, AttemptFolder, AttemptOutcome, Evaluation, read_progress
 from research.ui.charts import Chart, Series, line_chart
@@ -70,6 +71,7 @@ def page(site: Site, view: View) -> Page:
         "study": found.state.id, "found": found, "run": run, "at": f"/s/{found.state.id}/runs/{run.run_id}",
         "charts": [_chart(name, curves.points(name)) for name in metrics[:MOST_CHARTS]], "asked": asked,
         "names": [name for name in curves.names if name not in metrics], "curves": curves, "collected": collected,
+        "prefect": "" if view.static else prefect_address(site.home),
         "spec": {"metric": metric.key, "split": metric.split, "design": run.spec.design_hash, **flatten(run.spec.job)},
         "conditions": flatten(run.conditions.model_dump(exclude_none=True)) if run.conditions else {},
         "plays": _plays(site, view, found, threads), "threads": threads, "training": _episodes(site, view, found),
