@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast, get_args
 from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
@@ -208,8 +208,9 @@ def _sign(site: Site, view: View, form: Form) -> str:
         raise BadInput(f"expected a study that holds, to sign it: {why}")
     if proof.head != form["seen"]:
         raise StudyWentOn
-    decision: Judgement = "accept" if form["decision"] == "accept" else "changes"
-    text = form.get("text", "")
+    if form["decision"] not in get_args(Judgement):
+        raise BadInput(f"expected a judgement, {' or '.join(get_args(Judgement))}; found {form['decision'][:40]!r}")
+    decision, text = cast(Judgement, form["decision"]), form.get("text", "")
     site.reviews(state.id).append(state, "sign", by=view.who.name, decision=decision, text=text, head=form["seen"])
     return f"{back_of(form)}#judgement"
 

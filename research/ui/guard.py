@@ -82,9 +82,7 @@ class Guard:
         if scope["person"] is not None or scope["path"].startswith(_OPEN):
             return None
         if scope["method"] != "GET" or scope["path"] == "/live":
-            return _say(
-                401, "you are signed out, nothing was done: sign in at /sign-in, then send it again"
-            )
+            return _say(401, "you are signed out, nothing was done: sign in at /sign-in, then send it again")
         asked = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
         return RedirectResponse(f"/sign-in?next={quote(asked)}", 303)
 

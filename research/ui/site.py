@@ -124,6 +124,8 @@ class CheckedStudy:
     """Files of the newest report that are not as they were written."""
     at: str = ""
     """When it was checked."""
+    basis: object = None
+    """What of the study its numbers rest on."""
 
     @property
     def fault_of_files(self) -> str:
@@ -157,6 +159,7 @@ class Site:
         self.previews = Previews(home, log)
         self._studies: OrderedDict[str, tuple[threading.Lock, StudyLog]] = OrderedDict()
         self._checks: OrderedDict[str, tuple[str, Future[CheckedStudy]]] = OrderedDict()
+        self._last: dict[str, CheckedStudy] = {}
         self.late_checks: deque[str] = deque(maxlen=1000)
         """Studies that a page waited for in vain and that were checked since."""
         self._lock = threading.Lock()
@@ -231,7 +234,10 @@ class Site:
         return known[2]
 
     def checked(self, state: StudyState, wait_s: float = FIRST_WAIT_S) -> CheckedStudy | None:
-        """Return what a study's files come to; None while they are being checked by the one thread that does it."""
+        """Return what a study's files come to; None while they are being checked by the one thread that does it.
+
+        Where nothing was judged since they were checked last, that is what they come to until they are checked again.
+        """
         with self._lock:
             known = self._checks.get(state.id)
             if known is None or known[0] != state.head_hash:
@@ -240,15 +246,17 @@ class Site:
                 known = (state.head_hash, self._worker.submit(check, state, self.folder(state.id)))
                 self._checks[state.id] = known
                 while len(self._checks) > _MOST_KEPT:
-                    self._checks.popitem(last=False)
+                    self._last.pop(self._checks.popitem(last=False)[0], None)
             self._checks.move_to_end(state.id)
         try:
-            return known[1].result(wait_s)
+            self._last[state.id] = found = known[1].result(wait_s)
+            return found
         except NotYet:
             known[1].add_done_callback(lambda done: self.late_checks.append(state.id))
         except CancelledError:  # it went on, and another page has it checked as it is now
             pass
-        return None
+        last = self._last.get(state.id)
+        return last if last is not None and last.basis == basis_of(state) else None
 
     def report_file(self, study: str, name: str) -> bytes:
         """Return a page or figure of a report as it was written; HTTPException for one that was changed since."""
@@ -273,6 +281,7 @@ class Site:
         """Have a study's files checked again: they may have changed without an event."""
         with self._lock:
             self._checks.pop(study, None)
+            self._last.pop(study, None)
 
     def prove(self, study: str) -> Proof:
         """Verify all of a study anew, by its log and its files alone."""
@@ -328,7 +337,15 @@ def check(state: StudyState, folder: Path) -> CheckedStudy:
         refused = str(error)
     written = file_hashes(state.newest_report).items()
     changed = tuple(name for name, expected in written if _hash(folder / name) != expected)
-    return CheckedStudy(state.head_hash, content, refused, faults, changed, datetime.now(UTC).isoformat())
+    return CheckedStudy(
+        state.head_hash, content, refused, faults, changed, datetime.now(UTC).isoformat(), basis_of(state)
+    )
+
+
+def basis_of(state: StudyState) -> object:
+    """Return what the numbers of a study's page rest on: locks, verdicts, the report."""
+    judged = ((each.design_hash, each.verdicts, each.interim, each.replications) for each in state.every_round)
+    return state.newest_report, tuple(judged)
 
 
 def _hash(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from research.errors import BadInput
+from research.ui import site as site_module
 from research.ui.actions import act
 from research.ui.live import LiveHub
 from research.ui.pages import review
@@ -25,6 +27,7 @@ from studies.records.alpha import Exploration
 from studies.report.elements import list_drawings
 from tests.research.factories import make_study
 from tests.research.ui.conftest import add_gallery_study, view_of
+from tests.research.ui.test_actions import _note
 from tests.studies.log.test_people import ask
 from tests.studies.synthetic import Synthetic
 
@@ -412,3 +415,21 @@ def test_a_browser_is_shown_the_page(study: str, signed_in: Callable[..., TestCl
     answer = signed_in("viewer").get(f"/s/{study}")
     assert answer.status_code == 200
     assert len(answer.content) < 300_000
+
+
+def test_what_was_checked_stands_until_it_is_checked_again_unless_something_was_judged(
+    site: Site, study: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, checks = site.checked(site.state(study), 60.0), threading.Event()
+    assert first is not None
+    real = site_module.check
+    monkeypatch.setattr(site_module, "check", lambda *given: checks.wait(60) and real(*given))
+    StudyLog(site.log, study).change(_note, actor="user")
+    noted = site.state(study)
+    assert site.checked(noted, 0.0) is first
+    last = noted.verdicts[-1].model_copy(update={"reason": "another"})
+    assert site.checked(replace(noted, verdicts=(last,)), 0.0) is None
+    checks.set()
+    again = site.checked(noted, 60.0)
+    assert again is not None
+    assert again.head == noted.head_hash
