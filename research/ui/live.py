@@ -17,6 +17,7 @@ from typing import Final
 
 from sqlalchemy import make_url
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 
 from research.ui.site import Site
 from studies.errors import StudiesError
@@ -119,12 +120,10 @@ class LiveHub:
         """Return the times of the progress files of attempts that run, by study."""
         found: dict[str, Stamps] = {}
         for study in self._site.open_studies():
-            with suppress(StudiesError):
+            with suppress(StudiesError, HTTPException):  # whoever opens it is told why it cannot be read
                 state = self._site.state(study)
-                running = [run for run in state.every_run.values() if run.active is not None]
-                folders = [
-                    self._site.home.attempt(study, run.run_id, run.active.number) for run in running if run.active
-                ]
+                active = [(run.run_id, run.active.number) for run in state.every_run.values() if run.active is not None]
+                folders = [self._site.home.attempt(study, *each) for each in active]
                 found[study] = _stamps([folder / "progress.json" for folder in folders])
         return found
 
@@ -134,5 +133,5 @@ def _stamps(paths: list[Path]) -> Stamps:
     for path in paths:
         with suppress(OSError):
             stat = path.stat()
-            found.append((path.name if len(paths) < 3 else str(path), stat.st_size, stat.st_mtime_ns))
+            found.append((str(path), stat.st_size, stat.st_mtime_ns))
     return tuple(found)
