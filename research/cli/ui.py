@@ -122,7 +122,7 @@ def _export(site: Site, to: Path, names: Sequence[str], json: bool, *, planner: 
     told = {"folder": str(to), "pages": made.pages, "evidence": made.evidence, "left_out": made.left_out}
     answer(json, told, counted, f"verify a study of it: ajet study verify {to}/studies/ID")
     if not json:
-        warn("the logs name the command that was typed and the machine; plays and notes are in the pages")
+        warn("the logs name the command that was typed and the machine; words of hidden plays and notes are in it")
 
 
 def bind(port: int) -> socket.socket:
