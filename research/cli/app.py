@@ -62,7 +62,9 @@ class LazyCommand:
     def load(self, name: str) -> Command:
         found, host = getattr(import_module(self.module), self.name), typer.Typer()
         if isinstance(found, typer.Typer):
-            host.add_typer(found, name=name, help=self.help)
+            if found.registered_callback is None:  # a group that does something by itself says what, with examples
+                found.info.help = self.help
+            host.add_typer(found, name=name)
         else:
             host.command(name, cls=UniqueOptionsCommand)(found)
         return get_group(host).commands[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import webbrowser
 from collections.abc import Sequence
@@ -83,6 +84,8 @@ def ui(
         raise BadInput(
             "expected --study, --json and --no-planner with --export FOLDER alone; add it, or leave them out"
         )
+    if host is not None and not re.fullmatch(r"[A-Za-z0-9.-]{1,253}", host):
+        raise BadInput(f"expected --host with the name of a host, such as ajet.example.org; found {host[:80]!r}")
     listening = bind(port)
     found = listening.getsockname()[1]
     hosts = [f"{name}:{found}" for name in ("ajet.localhost", "127.0.0.1", "localhost")]
