@@ -116,7 +116,7 @@ def _write(site: Site, copy: _Copy, copies: Mapping[str, _Copy], folder: Path, s
     def href(address: str) -> str:
         return _relative(site, copy, copies, address)
 
-    with suppress(StudiesError, NotImplementedError):
+    with suppress(StudiesError):
         page: Page = replace(copy.maker(site, view), study="")
         path = folder / copy.file
         path.parent.mkdir(parents=True, exist_ok=True)
