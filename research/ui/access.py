@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
+from filelock import FileLock
+
 from research.errors import BadInput
 from research.files import write_bytes
 from studies.records.base import Record
@@ -84,11 +86,12 @@ class Access:
             raise BadInput(f"expected a name of up to 40 letters, digits, '.', '_' and '-'; found {name[:60]!r}")
         if role not in ROLES:
             raise BadInput(f"expected --role with one of {', '.join(ROLES)}; found {role[:60]!r}")
-        known = self.keys()
-        if any(key.name == name for key in known):
-            raise BadInput(f"{name} has a key already; take it back first: ajet ui key revoke {name}")
         made = secrets.token_urlsafe(32)
-        self._write((*known, _Key.model_validate({"name": name, "role": role, "sha256": _digest(made)})))
+        with self._alone():
+            known = self.keys()
+            if any(key.name == name for key in known):
+                raise BadInput(f"{name} has a key already; take it back first: ajet ui key revoke {name}")
+            self._write((*known, _Key.model_validate({"name": name, "role": role, "sha256": _digest(made)})))
         return made
 
     def revoke(self, name: str) -> None:
@@ -96,7 +99,8 @@ class Access:
         if all(key.name != name for key in known):
             names = ", ".join(key.name for key in known) or "nobody"
             raise BadInput(f"expected the name of who has a key: {names}; found {name[:60]!r}")
-        self._write(tuple(key for key in known if key.name != name))
+        with self._alone():
+            self._write(tuple(key for key in self.keys() if key.name != name))
 
     def sign_in(self, key: str) -> str | None:
         """Return a new session; None for a key that is none."""
@@ -129,8 +133,12 @@ class Access:
     def _all(self) -> tuple[_Key, ...]:
         return (self._owner, *self.keys())
 
-    def _write(self, keys: tuple[_Key, ...]) -> None:
+    def _alone(self) -> FileLock:
+        """Return what one process at a time holds to change the keys: none that was taken back comes back."""
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return FileLock(self._file.with_suffix(".lock"), mode=0o600, fallback_to_soft=False)
+
+    def _write(self, keys: tuple[_Key, ...]) -> None:
         write_bytes(self._file, _KeyFile(keys=keys).model_dump_json(indent=1).encode(), mode=0o600)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,13 @@ def test_a_name_has_one_key(access: Access) -> None:
     access.add("ann", "viewer")
     with pytest.raises(BadInput, match="revoke ann"):
         access.add("ann", "owner")
+
+
+def test_keys_that_are_handed_out_at_once_are_all_kept(access: Access) -> None:
+    names = [f"reader-{number}" for number in range(8)]
+    with ThreadPoolExecutor(len(names)) as pool:
+        made = list(pool.map(lambda name: access.add(name, "viewer"), names))
+    assert all(access.sign_in(key) for key in made)
 
 
 def test_a_broken_file_is_told_and_lets_nobody_in(access: Access, tmp_path: Path) -> None:
