@@ -19,6 +19,7 @@ from research.controller.session import has_controller
 from research.errors import BadInput
 from research.orchestration.handover import find_worker
 from research.scheduler.required_runs import attempts_running
+from research.terminal import strip_control_chars
 from research.text import parse_budget
 from research.ui.access import Role
 from research.ui.evidence import find_evidence
@@ -231,13 +232,16 @@ def _begin(site: Site, view: View, form: Form) -> str:
 
 def _ask_evidence(site: Site, view: View, form: Form) -> str:
     """Ask for more evidence on a claim, and do what was chosen to have it."""
-    way, text, seen = form["way"], form["text"].strip(), _SeenStudy(site, form)
+    way, text, seen = form["way"], strip_control_chars(form["text"]).strip(), _SeenStudy(site, form)
     asked = find_evidence(site, f"{form['study']}/{form['claim']}")
     where, said = f"/s/{quote(form['study'])}", text
     if way != "ask" and not view.who.may("owner"):
         raise HTTPException(403, f"expected the role owner; {view.who.name} is a {view.who.role}")
-    if not text:
-        raise BadInput("expected some words on what is missing; found none; they stand beside the claim")
+    if not 1 <= len(text) <= interventions.MOST_REASON:  # here, so that nothing is done that cannot be written down
+        raise BadInput(
+            f"expected 1 to {interventions.MOST_REASON} characters on what is missing; found {len(text)}; "
+            "they stand beside the claim"
+        )
     if way == "note":
         interventions.add_note(seen, f"[evidence {asked.about}] {text}")
     elif way == "budget":

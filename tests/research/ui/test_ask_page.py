@@ -238,7 +238,10 @@ def test_a_request_stands_beside_the_claim_and_a_new_study_names_it(site: Site, 
     act(site, view_of("reviewer"), "evidence", {**form, "way": "ask"})
     with pytest.raises(HTTPException):
         act(site, view_of("reviewer"), "evidence", {**form, "way": "study", **VARY})
-    where = act(site, view_of(), "evidence", {**form, "way": "study", **VARY})
+    with pytest.raises(BadInput):
+        act(site, view_of(), "evidence", {**form, "way": "study", **VARY, "text": "few" * 2000})
+    assert given == []
+    where = act(site, view_of(), "evidence", {**form, "way": "study", **VARY, "text": "few\0 seeds"})
     assert where == f"/s/{given[0]}"
     assert site.state(given[0]).settings["follows"] == f"{inquiry}/1/h1"
     asks = [thread.first for thread in site.reviews(inquiry).state().threads]
