@@ -12,7 +12,7 @@ from studies import EventLog, StudyState
 FILE: Final = "listed.json"
 CORRUPT: Final = "corrupt"
 """Status of a study whose log cannot be read."""
-_FORM: Final = f"3, results {RESULTS_VERSION}"
+_FORM: Final = f"4, results {RESULTS_VERSION}"
 """The first number is that of what is kept of a study."""
 
 

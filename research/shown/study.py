@@ -23,6 +23,7 @@ from studies.report.tables import values_at_own
 def summary(state: StudyState, folder: Path) -> dict[str, Any]:
     """Return what a script wants to know: status, counts, verdicts, report paths; of an inquiry, which round it is."""
     far, runs = progress_of(state), state.every_run
+    noted = max((entry.seq for entry in state.amendments if entry.amendment.kind == "note"), default=0)
     return {
         **round_progress(state),
         "study": state.id,
@@ -30,7 +31,10 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
         "status": state.status,
         "reason": state.stopped_reason or state.paused_reason or state.concluded_reason,
         "asks": None if state.open_question is None else question_json(state.open_question),
-        "planner_asks": [{"id": note.id, "text": note.text, "ts": note.ts} for note in planner_questions(state)],
+        "planner_asks": [
+            {"id": note.id, "text": note.text, "ts": note.ts, "noted_since": note.seq < noted}
+            for note in planner_questions(state)
+        ],
         "declined": state.declined,
         "said": None if state.said is None else state.said.model_dump(mode="json"),
         "planner": dict(state.planner),

@@ -78,10 +78,9 @@ def _needs(site: Site, listed: Sequence[ListedStudy], rows: Sequence[Mapping[str
             yield {**_of(each), "kind": "approve", "what": "asks to begin", "said": asked["would"],
                    "digest": asked["digest"], "since": asked["ts"]}  # fmt: skip
     for each in told:
-        if each["planner_asks"] and each["status"] not in ("concluded", "stopped"):
-            last = each["planner_asks"][-1]
-            yield {**_of(each), "kind": "answer", "what": "planner asks", "said": last["text"], "digest": last["id"],
-                   "since": last["ts"]}  # fmt: skip
+        last = each["planner_asks"][-1] if each["planner_asks"] else None
+        if last is not None and not last["noted_since"] and each["status"] not in ("concluded", "stopped"):
+            yield {**_of(each), "kind": "answer", "what": "planner asks", "said": last["text"], "since": last["ts"]}
     for each in told:
         if each["status"] == CORRUPT:
             yield {"kind": "wrong", "what": "cannot be read", "said": each["reason"], **_of(each)}

@@ -11,6 +11,7 @@ import pytest
 from research.ui.actions import act
 from research.ui.pages import desk
 from research.ui.site import Site, render
+from studies import EventType
 from studies.proof import DOES_NOT_FOLLOW
 from studies.report.wording import span
 from tests.research.factories import make_study
@@ -88,3 +89,12 @@ def test_what_a_study_asks_is_answered_on_the_desk(site: Site, action: str) -> N
     fields = dict(re.findall('name="([^"]+)" value="([^"]*)"', form))
     assert act(site, view, action, fields) == "/"
     assert site.state(made.study).approvals[0].granted == (action == "approve")
+
+
+def test_what_a_planner_asks_stands_on_the_desk_until_somebody_says_something(site: Site) -> None:
+    made = make_study(site.home, log=site.log)
+    made.create({"name": "anthropic", "model": "m"})
+    made.append(EventType.PLANNER_ASKED, text="Does arith matter?", turn="1/propose/1", index=0)
+    assert ("answer", "Does arith matter?") in [(need["kind"], need["said"]) for need in shown(site)["needs"]]
+    assert act(site, view_of(), "note", {"study": made.study, "text": "It does."}) == "/"
+    assert "answer" not in [need["kind"] for need in shown(site)["needs"]]
