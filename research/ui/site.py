@@ -81,7 +81,7 @@ class View:
 
     def query_with(self, **changes: object) -> str:
         """Return this page's query with some of it changed, from its beginning on unless that is changed, too."""
-        query = {name: [each for each in values if each] for name, values in self.query.items() if name != "from"}
+        query = {name: values for name, values in self.query.items() if name != "from"}  # one left empty means any
         return f"?{urlencode({name: each for name, each in {**query, **changes}.items() if each}, doseq=True)}"
 
 

@@ -108,6 +108,7 @@ def test_rows_come_in_pages_whose_addresses_keep_the_filters(
     assert (len(first["rows"]), first["next"], first["before"]) == (3, "?phase=confirm&sort=seed&from=3", "")
     second = runs.page(site, asks(phase="confirm", sort="seed", **{"from": "3"})).values
     assert (len(second["rows"]), second["next"]) == (1, "")
+    assert runs.page(site, asks(round="")).values["next"] == "?round=&from=3"  # of all rounds, as it was asked for
     assert len(runs.page(site, asks(**{"from": "9999999999999"})).values["rows"]) == 3
 
 
