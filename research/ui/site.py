@@ -159,7 +159,8 @@ class Site:
         self.previews = Previews(home, log)
         self._studies: OrderedDict[str, tuple[threading.Lock, StudyLog]] = OrderedDict()
         self._checks: OrderedDict[str, tuple[str, Future[CheckedStudy]]] = OrderedDict()
-        self._last: dict[str, CheckedStudy] = {}
+        self._last: dict[str, list[CheckedStudy]] = {}
+        """What the newest check of each came to; one that was begun before a study was forgotten tells another list."""
         self.late_checks: deque[str] = deque(maxlen=1000)
         """Studies that a page waited for in vain and that were checked since."""
         self._lock = threading.Lock()
@@ -239,24 +240,24 @@ class Site:
         Where nothing was judged since they were checked last, that is what they come to until they are checked again.
         """
         with self._lock:
-            known = self._checks.get(state.id)
+            known, last = self._checks.get(state.id), self._last.setdefault(state.id, [])
             if known is None or known[0] != state.head_hash:
                 if known is not None:
                     known[1].cancel()
-                known = (state.head_hash, self._worker.submit(check, state, self.folder(state.id)))
+                known = (state.head_hash, self._worker.submit(self._check, state, last))
                 self._checks[state.id] = known
                 while len(self._checks) > _MOST_KEPT:
                     self._last.pop(self._checks.popitem(last=False)[0], None)
             self._checks.move_to_end(state.id)
         try:
-            self._last[state.id] = found = known[1].result(wait_s)
-            return found
-        except NotYet:
+            return known[1].result(wait_s)
+        except (NotYet, CancelledError):  # or it went on, and another page has it checked as it is now
             known[1].add_done_callback(lambda done: self.late_checks.append(state.id))
-        except CancelledError:  # it went on, and another page has it checked as it is now
-            pass
-        last = self._last.get(state.id)
-        return last if last is not None and last.basis == basis_of(state) else None
+        return last[0] if last and last[0].basis == basis_of(state) else None
+
+    def _check(self, state: StudyState, last: list[CheckedStudy]) -> CheckedStudy:
+        last[:] = [found := check(state, self.folder(state.id))]
+        return found
 
     def report_file(self, study: str, name: str) -> bytes:
         """Return a page or figure of a report as it was written; HTTPException for one that was changed since."""

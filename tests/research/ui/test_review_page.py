@@ -433,3 +433,28 @@ def test_what_was_checked_stands_until_it_is_checked_again_unless_something_was_
     again = site.checked(noted, 60.0)
     assert again is not None
     assert again.head == noted.head_hash
+
+
+def test_a_check_counts_that_ended_after_its_study_went_on_and_none_that_began_before_it_was_forgotten(
+    site: Site, study: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks, real = threading.Event(), site_module.check
+    monkeypatch.setattr(site_module, "check", lambda *given: checks.wait(60) and real(*given))
+    first = site.state(study)
+    assert site.checked(first, 0.0) is None
+    StudyLog(site.log, study).change(_note, actor="user")
+    noted = site.state(study)
+    checks.set()
+    site._checks[study][1].result(60.0)
+    checks.clear()
+    found = site.checked(noted, 0.0)
+    assert found is not None
+    assert found.head == first.head_hash
+    older = site._checks[study][1]
+    site.forget_checked(study)
+    kept: list[CheckedStudy] = []
+    site._checks[study], site._last[study] = (noted.head_hash, Future()), kept
+    checks.set()
+    older.result(60.0)
+    assert kept == []
+    assert site.checked(noted, 0.0) is None
