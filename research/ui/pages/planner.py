@@ -57,7 +57,7 @@ def _turn(site: Site, state: StudyState, act: PlannerAct, read: list[str]) -> di
     kept, fault = None, "" if act.turn else "the log of that time does not say which turn it was"
     try:
         kept = read_turn(TurnId.parse(act.turn).path(site.folder(state.id) / "planning")) if act.turn else None
-    except (NotReady, ValueError) as error:
+    except (NotReady, OSError, ValueError) as error:
         fault = " ".join(str(error).split())
     if kept is not None and kept.acted.get("action") != act.action:
         kept, fault = None, "its file tells of another action than the log"
