@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -152,6 +153,9 @@ def test_the_page_is_read_by_a_viewer_with_words_escaped(
     assert "&lt;b&gt;gone" in text
     assert "<b>gone" not in text
     assert " style=" not in text
+    run = next(iter(made.state().runs))
+    ups = [re.findall('data-up href="([^"]*)"', client.get(f"/s/{STUDY}/runs{more}").text) for more in ("", f"/{run}")]
+    assert ups == [[f"/s/{STUDY}"], [f"/s/{STUDY}/runs"]]
     assert client.get("/runs").status_code == 200
     assert client.get(f"/s/{STUDY}/runs?status=nothing&sort=nothing&from=x&metric=").status_code == 200
 
