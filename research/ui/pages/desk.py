@@ -96,15 +96,7 @@ def _needs(site: Site, listed: Sequence[ListedStudy], rows: Sequence[Mapping[str
     for each, row in unread[:MOST_UNREAD]:
         yield {"kind": "review", "what": "to be reviewed", "said": row["topic"], **_of(each), "claims": row["claims"]}
     if (left := len(unread) - MOST_UNREAD) > 0:
-        yield {
-            "kind": "more",
-            "what": "to be reviewed",
-            "said": f"{left} more",
-            "count": left,
-            "study": "",
-            "since": "",
-            "claims": (),
-        }
+        yield {"kind": "more", "what": "to be reviewed", "said": f"{left} more", "count": left, "study": ""}
 
 
 def _of(told: Mapping[str, Any]) -> dict[str, Any]:
