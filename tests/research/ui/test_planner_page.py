@@ -67,6 +67,9 @@ def test_a_turn_whose_file_is_spoilt_says_so_and_the_others_stand(site: Site, in
     first, *others = page(site, view_of(study=inquiry)).values["turns"]
     assert first["fault"]
     assert not any(turn["fault"] for turn in others)
+    (site.folder(inquiry) / "planning/propose.json").unlink()
+    (site.folder(inquiry) / "planning/propose.json").mkdir()
+    assert page(site, view_of(study=inquiry)).values["turns"][0]["fault"]
 
 
 def test_what_a_planner_noted_is_held_to_what_it_was_shown(site: Site, inquiry: str) -> None:
