@@ -279,7 +279,7 @@ def measure_browser(folder: Path, pattern: Pattern, source: Path, *, quick: bool
             for scheme in ("light", "dark"):
                 context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
                 page = context.new_page()
-                page.on("console", lambda message: noticed("console messages", message.text))
+                page.on("console", lambda message: _told(message) and noticed("console messages", message.text))
                 page.on("pageerror", lambda error: noticed("console messages", str(error)))
                 page.on("request", partial(_of_another, served.url, noticed))
                 page.goto(f"{served.url}/sign-in#key={served.key}")
@@ -293,6 +293,11 @@ def measure_browser(folder: Path, pattern: Pattern, source: Path, *, quick: bool
                         noticed("too wide", f"{address} at {width}")
                 context.close()
     return {**counts, "found": sorted(set(found))}
+
+
+def _told(message: Any) -> bool:
+    """Return whether the console says more than that the page of a study that is not there is not there."""
+    return not (message.location["url"].endswith("/s/nobody") and "404" in message.text)
 
 
 def _of_another(url: str, noticed: Callable[[str, str], None], request: Any) -> None:
