@@ -20,7 +20,7 @@ from tests.research.planners.flights import KEY, MODEL, Script, proposal
 from tests.research.planners.scripted_endpoint import scripted_endpoint
 
 pytestmark = pytest.mark.slow
-NAMES = ("logged:critic/success/mean:last", "logged:actor/entropy:first10:0..3", "logged:critic/rewards/mean:slope")
+NAMES = ("logged:critic/success/mean:last", "logged:actor/entropy:first5:0..3", "logged:critic/rewards/mean:slope")
 
 
 def fly_proposal(asked: dict[str, Any], folder: Path) -> FlightResult:
