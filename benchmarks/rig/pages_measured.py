@@ -26,7 +26,7 @@ from research.installation.home import Home
 from research.runs.files import AttemptFolder, AttemptSpec, read_progress
 from research.ui.access import Access
 from research.ui.app import PageServer, make_app
-from research.ui.episodes import EpisodeReaders, Place, SeenEpisode
+from research.ui.episodes import EpisodePlace, EpisodeReaders, SeenEpisode
 from research.ui.pages.addresses import PAGES
 from research.ui.site import Site
 from rig.studies_at_scale import Pattern, Said, insert, write
@@ -241,10 +241,10 @@ class _Told(EpisodeReaders):
         super().__init__(home)
         self._record = record
 
-    def list(self, place: Place, limit: int = 500) -> Sequence[Any]:
+    def list(self, place: EpisodePlace, limit: int = 500) -> Sequence[Any]:
         return [self._record]
 
-    def read(self, place: Place, episode: str) -> SeenEpisode:
+    def read(self, place: EpisodePlace, episode: str) -> SeenEpisode:
         return SeenEpisode(self._record, "")
 
 

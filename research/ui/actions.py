@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, cast, get_args
 from urllib.parse import quote
 
@@ -43,6 +44,13 @@ class Action:
     """What a person is told that they asked for, where the study went on; empty for what may be done at any time."""
 
 
+class _Fields(dict[str, str]):
+    """A form, of which a field that is not there is the browser's fault, and no other key."""
+
+    def __missing__(self, name: str) -> str:
+        raise HTTPException(400, f"expected a form with the field {name!r}; load the page again")
+
+
 class StudyWentOn(Exception):
     """A study has another head than the page showed from which something was asked."""
 
@@ -75,11 +83,9 @@ def act(site: Site, view: View, name: str, form: Form) -> str | Page:
         if action.asks_again and state.head_hash != form.get("seen"):
             return _conflict(site, name, action, form, state)
     try:
-        return action.do(site, view, form) or back_of(form)
+        return action.do(site, view, _Fields(form)) or back_of(form)
     except StudyWentOn:
         return _conflict(site, name, action, form, site.state(form["study"]))
-    except KeyError as error:
-        raise HTTPException(400, f"expected a form with the field {error}; load the page again") from error
 
 
 def _conflict(site: Site, name: str, action: Action, form: Form, state: StudyState) -> Page:
@@ -174,16 +180,9 @@ def _comment(site: Site, view: View, form: Form) -> str:
     return _review(site, view, form, "comment", about=form["about"], text=form["text"], threats=threats)
 
 
-def _reply(site: Site, view: View, form: Form) -> str:
-    return _review(site, view, form, "reply", to=_number(form), text=form["text"])
-
-
-def _resolve(site: Site, view: View, form: Form) -> str:
-    return _review(site, view, form, "resolve", to=_number(form))
-
-
-def _reopen(site: Site, view: View, form: Form) -> str:
-    return _review(site, view, form, "reopen", to=_number(form))
+def _follow(site: Site, view: View, form: Form, kind: ReviewKind) -> str:
+    """Reply to a comment, resolve it, or open it again."""
+    return _review(site, view, form, kind, to=_number(form), text=form["text"] if kind == "reply" else "")
 
 
 def _review(site: Site, view: View, form: Form, kind: ReviewKind, **fields: Any) -> str:
@@ -274,8 +273,8 @@ ACTIONS: Final[dict[str, Action]] = {
     "build": Action(_build),
     "check": Action(_check, role="viewer"),
     "comment": Action(_comment, role="reviewer"),
-    "reply": Action(_reply, role="reviewer"),
-    "resolve": Action(_resolve, role="reviewer"),
-    "reopen": Action(_reopen, role="reviewer"),
+    "reply": Action(partial(_follow, kind="reply"), role="reviewer"),
+    "resolve": Action(partial(_follow, kind="resolve"), role="reviewer"),
+    "reopen": Action(partial(_follow, kind="reopen"), role="reviewer"),
     "sign": Action(_sign, role="reviewer", asks_again="sign it"),
 }

@@ -23,7 +23,7 @@ from starlette.routing import Route
 from research.errors import ResearchError
 from research.ui.access import SESSION_S
 from research.ui.actions import act, back_of
-from research.ui.guard import COOKIE, HEADERS, REPORT_CSP, Guard
+from research.ui.guard import COOKIE, HEADERS, REPORT_CSP, PageGuard
 from research.ui.live import LiveHub
 from research.ui.site import Page, PageMaker, Site, View, render, templates
 from sandboxes import SandboxError
@@ -58,7 +58,7 @@ def make_app(site: Site, pages: Mapping[str, PageMaker], hosts: Iterable[str], s
         Route("/sign-out", _sign_out, methods=["POST"]),
     ]
     handlers: Mapping[Any, Any] = {HTTPException: _tell, Exception: _tell, **dict.fromkeys(EXPECTED, _tell)}
-    guard = Middleware(Guard, access=site.access, hosts=frozenset(hosts), scheme=scheme)
+    guard = Middleware(PageGuard, access=site.access, hosts=frozenset(hosts), scheme=scheme)
     made = Starlette(routes=[*shown, *others], middleware=[guard], lifespan=lifespan, exception_handlers=handlers)
     made.state.site, made.state.hub = site, hub
     return made

@@ -48,7 +48,7 @@ LATER: Final = "load the page again"
 PRUNED: Final = "its tokens went with old checkpoints (a job's `checkpoints_kept`)"
 
 
-class Place(NamedTuple):
+class EpisodePlace(NamedTuple):
     """The folder of the server that has some episodes, and the backend whose Python reads its tokenizer."""
 
     folder: Path
@@ -62,7 +62,7 @@ class SeenEpisode(NamedTuple):
     missing: str
 
 
-class Reader:
+class StoreReader:
     """A process that reads a store and answers questions, one at a time."""
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -117,14 +117,14 @@ class Reader:
                 each.close()
 
 
-StartReader = Callable[[Place, Path], Reader]
+StartReader = Callable[[EpisodePlace, Path], StoreReader]
 
 
-def start_reader(place: Place, models: Path) -> Reader:
+def start_reader(place: EpisodePlace, models: Path) -> StoreReader:
     python = sys.executable
     with suppress(NotReady):  # that of the backend may read tokenizers that this one does not
         python = python_of(place.backend)
-    return Reader([python, "-m", "swarm.server", "--read", str(place.folder), "--models", str(models)])
+    return StoreReader([python, "-m", "swarm.server", "--read", str(place.folder), "--models", str(models)])
 
 
 class EpisodeReaders:
@@ -132,32 +132,32 @@ class EpisodeReaders:
 
     def __init__(self, home: Home, start: StartReader = start_reader) -> None:
         self._home, self._start = home, start
-        self._open: OrderedDict[tuple[object, ...], Reader] = OrderedDict()
+        self._open: OrderedDict[tuple[object, ...], StoreReader] = OrderedDict()
         self._lock = Lock()
 
-    def of_run(self, study: str, run: RunState) -> Place:
+    def of_run(self, study: str, run: RunState) -> EpisodePlace:
         """Return where the episodes of a run are: of its newest attempt that has any."""
         for attempt in reversed(run.attempts):
             folder = AttemptFolder(self._home.attempt(study, run.run_id, attempt.number)).server
             if (folder / "store.sqlite3").is_file():
-                return Place(folder, str(run.spec.job.get("backend", "local")))
+                return EpisodePlace(folder, str(run.spec.job.get("backend", "local")))
         raise NotReady(
             f"run {run.run_id} has no episodes here: none has begun, its folder was removed, or the files of its study "
             "lie in another installation"
         )
 
-    def of_server(self, name: str) -> Place:
+    def of_server(self, name: str) -> EpisodePlace:
         """Return where the episodes of a swarm server of this installation are; `-` is the one without a name."""
-        return Place(server_folder(self._home.path, None if name == "-" else validate_name(name)))
+        return EpisodePlace(server_folder(self._home.path, None if name == "-" else validate_name(name)))
 
-    def list(self, place: Place) -> Sequence[EpisodeSummary]:
+    def list(self, place: EpisodePlace) -> Sequence[EpisodeSummary]:
         """Return the newest episodes first. Raises NotReady, and SwarmError where a server does not answer."""
         found = _ask_server(place.folder, lambda client: client.episodes(LISTED_LIVE))
         if found is not None:
             return found.episodes
         return self._reader(place).ask(EpisodeList.model_validate, limit=MOST_LISTED).episodes
 
-    def read(self, place: Place, episode: str) -> SeenEpisode:
+    def read(self, place: EpisodePlace, episode: str) -> SeenEpisode:
         async def look(client: AsyncSwarmClient) -> SeenEpisode:
             return _see(await client.episode(episode), (await client.status()).reason)
 
@@ -173,9 +173,9 @@ class EpisodeReaders:
             while self._open:
                 self._open.popitem()[1].end()
 
-    def _reader(self, place: Place) -> Reader:
+    def _reader(self, place: EpisodePlace) -> StoreReader:
         """Return what reads a store as it is now, and end what was not asked for longest."""
-        ended, stamps = list[Reader](), (path.stat().st_mtime_ns for path in place.folder.glob("store.sqlite3*"))
+        ended, stamps = list[StoreReader](), (path.stat().st_mtime_ns for path in place.folder.glob("store.sqlite3*"))
         try:
             with self._lock:
                 key = place.folder, *stamps

@@ -48,7 +48,7 @@ class Way(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ClaimEvidence:
     """A claim on which more is asked, in its round of a study."""
 
     study: StudyState
@@ -168,7 +168,7 @@ class Evidence:
         return len({own.study, *(one.study for one in every if (one.compared, one.conditions.environment) == alike)})
 
 
-def find_evidence(site: Site, name: str) -> Evidence:
+def find_evidence(site: Site, name: str) -> ClaimEvidence:
     """Return a claim by STUDY/ROUND/CLAIM; HTTPException (404) where there is none."""
     study, number, claim = (*name.split("/", 2), "", "")[:3]
     state = site.state(study)
@@ -177,5 +177,5 @@ def find_evidence(site: Site, name: str) -> Evidence:
             if (str(each.round), known.id) == (number, claim):
                 verdict = each.verdict_on(claim) if each.is_settled(claim) else None
                 found = None if verdict is None else build_finding(each, known, verdict, site.folder(study))
-                return Evidence(state, each, known, found)
+                return ClaimEvidence(state, each, known, found)
     raise HTTPException(404, f"expected a claim under a lock, as STUDY/ROUND/CLAIM; found {name[:80]}")

@@ -24,7 +24,6 @@ from research.errors import BadInput
 from research.ui.access import Person
 from research.ui.app import static_files
 from research.ui.site import Page, PageMaker, Site, View, render
-from studies.errors import StudiesError
 from studies.proof import verify
 from studies.proof.export import export
 
@@ -58,7 +57,7 @@ def export_pages(
 ) -> ExportedPages:
     """Write all pages of studies (all that there are, unless named) and their evidence into a new folder.
 
-    Raise BadInput where the folder is there already, or no study verifies. A page that cannot be made is left out.
+    Raise BadInput where the folder is there already, or no study verifies; nothing is left then.
     """
     if to.exists():
         raise BadInput(f"expected a folder that is not there yet, to export into; found {to}: name another")
@@ -79,7 +78,7 @@ def export_pages(
         if not chosen:
             raise BadInput(f"expected a study that verifies, to export it; found {'; '.join(left_out) or 'none'}")
         copies = {copy.address: copy for copy in _list_copies(site, pages, chosen, planner=planner)}
-        written = tuple(name for copy in copies.values() for name in _write(site, copy, copies, draft, chosen))
+        written = tuple(_write(site, copy, copies, draft, chosen) for copy in copies.values())
         draft.rename(to)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -102,7 +101,7 @@ def _list_copies(
             yield _Copy(f"{at}/runs/{run}", f"s/{study}/runs/{run}.html", maker, {**where, "run": run})
 
 
-def _write(site: Site, copy: _Copy, copies: Mapping[str, _Copy], folder: Path, studies: Sequence[str]) -> Iterator[str]:
+def _write(site: Site, copy: _Copy, copies: Mapping[str, _Copy], folder: Path, studies: Sequence[str]) -> str:
     style = static_files()["ui.css"].decode()
     hashed = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -116,12 +115,11 @@ def _write(site: Site, copy: _Copy, copies: Mapping[str, _Copy], folder: Path, s
     def href(address: str) -> str:
         return _relative(site, copy, copies, address)
 
-    with suppress(StudiesError):
-        page: Page = replace(copy.maker(site, view), study="")
-        path = folder / copy.file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(page, view, href), encoding="utf-8")
-        yield copy.file
+    page: Page = replace(copy.maker(site, view), study="")
+    path = folder / copy.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(page, view, href), encoding="utf-8")
+    return copy.file
 
 
 def _relative(site: Site, copy: _Copy, copies: Mapping[str, _Copy], address: str) -> str:

@@ -39,7 +39,7 @@ _OPEN: Final = ("/sign-in", "/static/")
 """Where somebody may be who did not sign in."""
 
 
-class Guard:
+class PageGuard:
     """ASGI middleware around all pages; `hosts` are the exact values of Host that are ours."""
 
     def __init__(self, app: ASGIApp, access: Access, hosts: Collection[str], scheme: str = "http") -> None:

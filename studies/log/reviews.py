@@ -42,7 +42,7 @@ _HEADS: Final = sa.select(_TABLE.c.study, _TABLE.c.hash).join(
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class Review(BaseModel):
+class ReviewEntry(BaseModel):
     """One entry of the chain, by the reader `by`; `ts` is ISO-8601 UTC."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -81,8 +81,8 @@ class Review(BaseModel):
 class Thread:
     """A comment or request, and what came after it: replies, and who resolved or opened it again, in order."""
 
-    first: Review
-    answers: tuple[Review, ...] = ()
+    first: ReviewEntry
+    answers: tuple[ReviewEntry, ...] = ()
     open: bool = True
 
 
@@ -90,9 +90,9 @@ class Thread:
 class ReviewState:
     """What the entries of a study come to; of each reader the newest signature."""
 
-    entries: tuple[Review, ...] = ()
+    entries: tuple[ReviewEntry, ...] = ()
     threads: tuple[Thread, ...] = ()
-    signed: Mapping[str, Review] = field(default_factory=dict)
+    signed: Mapping[str, ReviewEntry] = field(default_factory=dict)
     fault: str = ""
     """Why nothing of it is shown, where its chain is not whole."""
 
@@ -119,7 +119,7 @@ class ReviewState:
                 return thread
         raise ImpossibleEvent(f"expected the number of a comment or request to {kind}; found {seq}")
 
-    def add(self, entry: Review) -> ReviewState:
+    def add(self, entry: ReviewEntry) -> ReviewState:
         """Return the state after one more entry; raise ImpossibleEvent for what cannot follow."""
         threads, signed = self.threads, self.signed
         if entry.kind in _ANSWERS:
@@ -169,17 +169,17 @@ def report_of(state: StudyState) -> str:
     return str(state.newest_report["html"].get("sha256", "")) if state.newest_report else ""
 
 
-def _entry_of(row: Mapping[str, Any]) -> Review:
+def _entry_of(row: Mapping[str, Any]) -> ReviewEntry:
     own = {"seq": row["seq"], "ts": row["ts"], "by": row["actor"], "kind": row["type"], "hash": row["hash"]}
     try:
-        return Review.model_validate({**json.loads(row["payload"]), **own})
+        return ReviewEntry.model_validate({**json.loads(row["payload"]), **own})
     except ValidationError as error:
         first = error.errors()[0]
         said = first["msg"].removeprefix("Value error, ")
         raise ImpossibleEvent(": ".join([*map(str, first["loc"]), said])) from error
 
 
-def _check_head(entry: Review, reports: Mapping[str, str]) -> None:
+def _check_head(entry: ReviewEntry, reports: Mapping[str, str]) -> None:
     refuse(entry.head not in reports, f"the study never had the head {entry.head[:12]}")
     expected = reports[entry.head]
     wrong = f"at its head the report was {expected[:12] or 'not built'}; found {entry.report[:12] or 'none'}"
@@ -206,7 +206,7 @@ class ReviewLog:
     def append(
         self, state: StudyState, kind: ReviewKind, *, by: str, about: str = "", text: str = "", to: int = 0,
         decision: Judgement | Literal[""] = "", head: str = "", threats: Iterable[str] = (),
-    ) -> Review:  # fmt: skip
+    ) -> ReviewEntry:  # fmt: skip
         """Write an entry after the last one, durably. It is about the newest head of `state` unless one is given, and
         the report of that head; `threats` are the sentences that a report has as threats. StudiesError if refused."""
         head = head or state.head_hash
@@ -228,7 +228,7 @@ class ReviewLog:
             raise StudiesError(f"no {kind} was written on study {self.study}: {error}") from error
         raise StudiesError(f"others wrote on study {self.study} all the while. Nothing was written; try again")
 
-    def _append(self, kind: str, by: str, payload: Mapping[str, Any], reports: Mapping[str, str]) -> Review:
+    def _append(self, kind: str, by: str, payload: Mapping[str, Any], reports: Mapping[str, str]) -> ReviewEntry:
         board, at = self.state(), self._log.clock()
         if kind in _ANSWERS:
             payload = {**payload, "about": board.find(kind, payload["to"]).first.about}

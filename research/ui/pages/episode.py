@@ -25,7 +25,7 @@ MOST_JOINED: Final = 12
 """Sampled tokens in one element, which tells each of them."""
 
 
-class Words(NamedTuple):
+class TokenGroup(NamedTuple):
     """Neighbouring tokens of a call that look alike: `look` is a class, `told` says of each sampled one what it is."""
 
     look: str
@@ -46,7 +46,7 @@ class ShownCall(NamedTuple):
     prompt: int
     trained: bool
     cut: bool
-    words: Sequence[Words]
+    words: Sequence[TokenGroup]
 
 
 def page(site: Site, view: View) -> Page:
@@ -101,7 +101,7 @@ def piece(record: EpisodeRecord, start: int, *, whole: bool = False) -> tuple[li
     return shown, None
 
 
-def words_of(call: CallRecord, first: int, last: int, *, whole: bool = False) -> Iterator[Words]:
+def words_of(call: CallRecord, first: int, last: int, *, whole: bool = False) -> Iterator[TokenGroup]:
     """Yield the tokens of a call between two places, context before what was sampled, alike neighbours as one."""
     context, sampled = call.context, call.sampled
     split, most = len(context.ids), 1 if whole else MOST_JOINED
@@ -119,9 +119,9 @@ def words_of(call: CallRecord, first: int, last: int, *, whole: bool = False) ->
 
     for (name, _), alike in groupby(range(first, min(split, last)), look):
         texts = [token_text(context, at) for at in alike]
-        yield Words(name, "".join(texts), len(texts), sampled=False)
+        yield TokenGroup(name, "".join(texts), len(texts), sampled=False)
     for (name, _), alike in groupby(range(max(first, split), last), look):
         while run := [place - split for place in islice(alike, most)]:
             text, told = "".join(token_text(sampled, at) for at in run), "\n".join(map(tell, run))
             own = (f"call-{call.index}.t{run[0]}", number(sampled.logprobs[run[0]])) if whole else ()
-            yield Words(name, text, len(run), True, told, *own)
+            yield TokenGroup(name, text, len(run), True, told, *own)

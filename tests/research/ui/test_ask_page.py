@@ -163,7 +163,7 @@ def test_a_study_that_was_begun_and_could_not_be_handed_over_is_begun_no_second_
 def test_a_plan_that_evidence_asks_a_language_model_for_is_the_one_that_its_page_shows(
     site: Site, inquiry: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("research.ui.evidence.Evidence.fixed", lambda evidence: {"backend": "local"})
+    monkeypatch.setattr("research.ui.evidence.ClaimEvidence.fixed", lambda evidence: {"backend": "local"})
     asked: list[str | None] = []
 
     def make(home: object, log: object, options: ResearchOptions) -> Preview:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from research.shown.tokens import order_calls
-from research.ui.episodes import PRUNED, Place, SeenEpisode
+from research.ui.episodes import PRUNED, EpisodePlace, SeenEpisode
 from research.ui.pages.episode import MOST_SPANS, MOST_TOKENS, page, piece, words_of
 from research.ui.site import Site, render
 from swarm.wire import CallRecord, EpisodeRecord, EpisodeSummary, TokenSpan
@@ -40,13 +40,13 @@ class Readers:
     def __init__(self, *records: EpisodeRecord, missing: str = "") -> None:
         self.records, self.missing = records, missing
 
-    def of_server(self, name: str) -> Place:
-        return Place(Path(name))
+    def of_server(self, name: str) -> EpisodePlace:
+        return EpisodePlace(Path(name))
 
-    def list(self, place: Place) -> Sequence[EpisodeSummary]:
+    def list(self, place: EpisodePlace) -> Sequence[EpisodeSummary]:
         return self.records
 
-    def read(self, place: Place, name: str) -> SeenEpisode:
+    def read(self, place: EpisodePlace, name: str) -> SeenEpisode:
         return SeenEpisode(next(each for each in self.records if each.id == name), self.missing)
 
 

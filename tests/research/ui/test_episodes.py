@@ -11,7 +11,7 @@ from research.errors import NotReady
 from research.installation.home import Home
 from research.runs.files import AttemptFolder
 from research.ui import episodes
-from research.ui.episodes import MOST_READERS, PRUNED, EpisodeReaders, Place, Reader, hidden_plays
+from research.ui.episodes import MOST_READERS, PRUNED, EpisodePlace, EpisodeReaders, StoreReader, hidden_plays
 from research.ui.pages.episode import page
 from research.ui.site import Site, render
 from studies import RunState
@@ -46,10 +46,10 @@ class Started:
 
     def __init__(self, home: Home, code: str = ECHO) -> None:
         self.readers = EpisodeReaders(home, lambda place, models: self.start())
-        self.started, self.code = list[Reader](), code
+        self.started, self.code = list[StoreReader](), code
 
-    def start(self) -> Reader:
-        self.started.append(Reader([sys.executable, "-c", self.code]))
+    def start(self) -> StoreReader:
+        self.started.append(StoreReader([sys.executable, "-c", self.code]))
         return self.started[-1]
 
     @property
@@ -77,23 +77,23 @@ def test_episodes_of_a_run_that_ended_are_read_with_every_token_and_nothing_is_l
     assert reader.process.poll() == 0
     for nowhere in (place.folder.parent, Path("/nowhere\n")):
         with pytest.raises(NotReady, match=r"store\.sqlite3"):
-            readers.list(Place(nowhere))
+            readers.list(EpisodePlace(nowhere))
     readers.close()
 
 
 def test_a_reader_is_started_once_for_a_store_as_it_is_and_two_at_a_time(home: Home, tmp_path: Path) -> None:
     started, store = Started(home), tmp_path / "store.sqlite3"
     store.touch()
-    first = started.readers._reader(Place(tmp_path))
-    assert started.readers._reader(Place(tmp_path)) is first
+    first = started.readers._reader(EpisodePlace(tmp_path))
+    assert started.readers._reader(EpisodePlace(tmp_path)) is first
     assert first.ask(dict, limit=3) == {"limit": 3}
     os.utime(store, (1, 1))  # its server ran again
-    assert started.readers._reader(Place(tmp_path)) is not first
-    started.readers._reader(Place(tmp_path / "other"))
+    assert started.readers._reader(EpisodePlace(tmp_path)) is not first
+    started.readers._reader(EpisodePlace(tmp_path / "other"))
     assert started.lives == [False, True, True][: MOST_READERS + 1]
     started.started[1].process.kill()
     started.started[1].process.wait()
-    started.readers._reader(Place(tmp_path))
+    started.readers._reader(EpisodePlace(tmp_path))
     assert started.lives == [False, False, True, True]
     started.readers.close()
     assert started.lives == [False] * 4

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from research.installation.home import Home
 from research.runs.files import STAGES, AttemptFolder, AttemptOutcome
 from research.ui.access import Role
-from research.ui.episodes import Place
+from research.ui.episodes import EpisodePlace
 from research.ui.pages import run as run_page
 from research.ui.pages.run import filter_episodes, page
 from research.ui.site import Site, render
@@ -96,7 +96,7 @@ def test_episodes_are_offered_before_a_server_is_started_for_them_and_listed_for
     folder.mkdir(parents=True)
     (folder / "store.sqlite3").touch()
     listed = [episode(id=f"e-{number}", reward=float(number % 3), step=number) for number in range(120)]
-    asked: list[Place] = []
+    asked: list[EpisodePlace] = []
     monkeypatch.setattr(site.readers, "list", lambda place: asked.append(place) or listed)
     view = view_of(study=study, run=run.run_id)
     assert ("?episodes=1" in render(page(site, view), view), asked) == (True, [])

@@ -16,7 +16,7 @@ from studies import EventLog, EventType, LogCorrupt, StoreError, StudiesError, S
 from studies.log import event
 from studies.log.entries import PlannerAct
 from studies.log.reviews import (
-    Review,
+    ReviewEntry,
     ReviewLog,
     ReviewState,
     anchors,
@@ -67,13 +67,13 @@ def reviews(judged: Synthetic) -> ReviewLog:
     return ReviewLog(judged.log, STUDY)
 
 
-def say(reviews: ReviewLog, state: StudyState, kind: Any = "comment", **given: Any) -> Review:
+def say(reviews: ReviewLog, state: StudyState, kind: Any = "comment", **given: Any) -> ReviewEntry:
     about = {"about": "r1/h1"} if kind in ("comment", "ask") else {}
     text = {} if kind in ("resolve", "reopen") else {"text": "Is it so?"}
     return reviews.append(state, kind, **{"by": "ann", **about, **text, **given})
 
 
-def discussed(reviews: ReviewLog, state: StudyState) -> list[Review]:
+def discussed(reviews: ReviewLog, state: StudyState) -> list[ReviewEntry]:
     return [
         say(reviews, state), say(reviews, state, "ask", about="study", text="More\nof it."),
         say(reviews, state, "reply", to=1, by="wei"), say(reviews, state, "resolve", to=3),
@@ -191,7 +191,7 @@ def test_what_there_is_can_be_commented_on(judged: Synthetic) -> None:
     assert threat_anchor(THREAT.replace("5", "6")) == threat_anchor(THREAT)
 
 
-def kept(rows: list[Row], reports: dict[str, str]) -> tuple[Review, ...]:
+def kept(rows: list[Row], reports: dict[str, str]) -> tuple[ReviewEntry, ...]:
     board, faults = read_reviews(STUDY, rows, reports)
     for fault in faults:
         raise fault
@@ -293,7 +293,7 @@ def test_writers_at_once_lose_nothing(url: str, tmp_path: Path) -> None:
     synthetic.create()
     state, together = synthetic.state(), Barrier(3)
 
-    def write(name: str) -> list[Review]:
+    def write(name: str) -> list[ReviewEntry]:
         with closing(EventLog(url)) as log:
             together.wait()
             return [say(ReviewLog(log, STUDY), state, by=name, about="study", text=str(n)) for n in range(8)]
