@@ -111,19 +111,11 @@ def back_of(form: Form) -> str:
     return asked if asked.startswith("/") and not asked.startswith(("//", "/\\")) and asked.isprintable() else "/"
 
 
-def _approve(site: Site, view: View, form: Form) -> None:
-    _answer(site, form, granted=True)
-
-
-def _deny(site: Site, view: View, form: Form) -> None:
-    _answer(site, form, granted=False)
-    if any(attempts_running(site.state(form["study"]))):
-        interventions.end_attempts(site.home, site.log, StudyLog(site.log, form["study"]))
-
-
-def _answer(site: Site, form: Form, *, granted: bool) -> None:
+def _answer(site: Site, view: View, form: Form, *, granted: bool) -> None:
     record = StudyLog(site.log, form["study"])
     interventions.answer_question(record, form["digest"], "page", form.get("note", ""), granted=granted)
+    if not granted and any(attempts_running(record.state())):
+        interventions.end_attempts(site.home, site.log, record)
 
 
 def _pause(site: Site, view: View, form: Form) -> None:
@@ -175,7 +167,7 @@ def _check(site: Site, view: View, form: Form) -> str:
 
 
 def _comment(site: Site, view: View, form: Form) -> str:
-    checked = site.checked(_state(site, form)) if form["about"].startswith("threat ") else None
+    checked = site.checked(site.state(form["study"])) if form["about"].startswith("threat ") else None
     threats = [] if checked is None else [remark.text for remark in checked.remarks]
     return _review(site, view, form, "comment", about=form["about"], text=form["text"], threats=threats)
 
@@ -187,8 +179,8 @@ def _follow(site: Site, view: View, form: Form, kind: ReviewKind) -> str:
 
 def _review(site: Site, view: View, form: Form, kind: ReviewKind, **fields: Any) -> str:
     """Write an entry about the study as its page showed it; return where it stands."""
-    head = form.get("seen", "")
-    entry = site.reviews(form["study"]).append(_state(site, form), kind, by=view.who.name, head=head, **fields)
+    head, state = form.get("seen", ""), site.state(form["study"])
+    entry = site.reviews(state.id).append(state, kind, by=view.who.name, head=head, **fields)
     return f"{back_of(form)}#c-{entry.to or entry.seq}"
 
 
@@ -201,7 +193,7 @@ def _number(form: Form) -> int:
 
 def _sign(site: Site, view: View, form: Form) -> str:
     """Sign what was shown: only where all of it verifies as it is now, the report included."""
-    state = _state(site, form)
+    state = site.state(form["study"])
     site.forget_checked(state.id)  # its files may have changed without an event
     if not (proof := site.prove(state.id)).holds:
         why = f"{proof.drifts[0]}; see: ajet study verify {state.id}"
@@ -215,10 +207,6 @@ def _sign(site: Site, view: View, form: Form) -> str:
     return f"{back_of(form)}#judgement"
 
 
-def _state(site: Site, form: Form) -> StudyState:
-    return site.state(form["study"])
-
-
 def _plan(site: Site, view: View, form: Form) -> None:
     """Ask a language model for a plan, which may cost money."""
     fixed = find_evidence(site, form["evidence"]).fixed() if "evidence" in form else {}
@@ -230,30 +218,23 @@ def _begin(site: Site, view: View, form: Form) -> str:
 
 
 def _ask_evidence(site: Site, view: View, form: Form) -> str:
-    """Ask for more evidence on a claim, and do what was chosen to have it."""
-    way, text, seen = form["way"], strip_control_chars(form["text"]).strip(), _SeenStudy(site, form)
+    """Ask for more evidence on a claim; begin the study that is to give it, where one is chosen."""
+    text, begins = strip_control_chars(form["text"]).strip(), form["way"] == "study"
     asked = find_evidence(site, f"{form['study']}/{form['claim']}")
     where, said = f"/s/{quote(form['study'])}", text
-    if way != "ask" and not view.who.may("owner"):
+    if begins and not view.who.may("owner"):
         raise HTTPException(403, f"expected the role owner; {view.who.name} is a {view.who.role}")
     if not 1 <= len(text) <= interventions.MOST_REASON:  # here, so that nothing is done that cannot be written down
         raise BadInput(
             f"expected 1 to {interventions.MOST_REASON} characters on what is missing; found {len(text)}; "
             "they stand beside the claim"
         )
-    if way == "note":
-        interventions.add_note(seen, f"[evidence {asked.about}] {text}")
-    elif way == "budget":
-        give = find_worker(site.home)
-        interventions.change_budget(seen, parse_budget(form["budget"]), text)
-        give(form["study"])
-    elif way == "study":
+    if begins:
         options = read_options(form, asked.fixed())
         begun = site.previews.begin(options, form.get("once", ""), follows=asked.name)
         where, said = f"/s/{quote(begun)}", f"{text} [begun: {begun}]"
-    elif way != "ask":
-        raise HTTPException(400, "expected a way to more evidence; load the page again")
-    site.reviews(form["study"]).append(_state(site, form), "ask", by=view.who.name, about=asked.about, text=said)
+    state = site.state(form["study"])
+    site.reviews(state.id).append(state, "ask", by=view.who.name, about=asked.about, text=said)
     return where
 
 
@@ -261,8 +242,8 @@ ACTIONS: Final[dict[str, Action]] = {
     "plan": Action(_plan),
     "begin": Action(_begin),
     "evidence": Action(_ask_evidence, role="reviewer", asks_again="ask for more evidence"),
-    "approve": Action(_approve, asks_again="approve what it asks"),
-    "deny": Action(_deny, asks_again="deny what it asks, which stops it"),
+    "approve": Action(partial(_answer, granted=True), asks_again="approve what it asks"),
+    "deny": Action(partial(_answer, granted=False), asks_again="deny what it asks, which stops it"),
     "pause": Action(_pause),
     "resume": Action(_resume, asks_again="let it go on"),
     "stop": Action(_stop, asks_again="stop it"),

@@ -7,7 +7,7 @@ level of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise, repeat
@@ -28,13 +28,7 @@ from research.ui.site import Site
 from studies import StudyState
 from studies.records.base import JsonValue
 from studies.records.design import CONFIGURATION, MODEL, SLOTS, Design, Hypothesis, is_expression
-from swarm.environments.registry import environments
 
-LACKS: Final[Mapping[str, str]] = {
-    "seeds": "more seeds", "environment": "another environment", "values": "other values",
-    "longer": "longer training", "else": "something else",
-}  # fmt: skip
-"""What may be missing, by its name in a form."""
 _FIXED: Final = {"--job": "job", "--model-path": "model_path", "--backend": "backend"}
 
 
@@ -91,15 +85,12 @@ class ClaimEvidence:
         words = [part for word in self.study.command or () for part in str(word).split("=", 1)]
         return {_FIXED[word]: value for word, value in pairwise(words) if word in _FIXED}
 
-    def fields(self, lacks: str) -> dict[str, str]:
-        """Return the options of a study that asks it again with what it lacks; BadInput where a page cannot say it."""
+    def fields(self) -> dict[str, str]:
+        """Return the options of a study that asks it again; BadInput where a page cannot say it."""
         claim, held, design = self.claim, self._held(), self.design
         if claim.contrast or MODEL in claim.varied:
             raise BadInput("expected a comparison that flags of a page say; name models or a contrast in a terminal")
-        if lacks == "longer" and "steps" not in claim.varied:
-            held["steps"] = str(2 * int(design.base_job["steps"]))
         shape = "together" if claim.variable == CONFIGURATION else ""
-        others = [name for name in environments() if name != design.environment]
         requirements = StatisticalRequirements.of(self.study.settings)
         varied = sorted(claim.varied.items(), key=lambda entry: entry[0] == claim.moderator)
         effect = claim.smallest_effect or requirements.effect
@@ -107,7 +98,7 @@ class ClaimEvidence:
             "vary": "\n".join(f"{name}={','.join(map(self._value, repeat(name), values))}" for name, values in varied),
             "held": "\n".join(f"{name}={value}" for name, value in held.items()),
             "shape": "interaction" if claim.moderator else "trend" if claim.ladder else shape,
-            "env": others[0] if lacks == "environment" and others else design.environment,
+            "env": design.environment,
             "metric": requirements.metric.text if requirements.metric else "",
             "effect": f"{effect:g}" if effect else "", "rounds": "1", "planner": "rules",
             "budget": format_flag(float(self.study.settings["budget_s"])),

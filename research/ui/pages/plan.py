@@ -9,8 +9,7 @@ from research.controller.options import ResearchOptions
 from research.errors import ResearchError
 from research.planners.factory import planner_names
 from research.shown.plan import Fact, describe_plan
-from research.text import format_flag
-from research.ui.evidence import LACKS, find_evidence
+from research.ui.evidence import find_evidence
 from research.ui.previews import LISTS, PLAIN, missing_worker, read_options
 from research.ui.site import Page, Site, View
 from swarm.environments.registry import environments
@@ -21,11 +20,10 @@ _FIELDS = (*PLAIN, *LISTS)
 def page(site: Site, view: View) -> Page:
     fields = {name: "\n".join(view.query[name]) for name in _FIELDS if name in view.query}
     evidence = find_evidence(site, view.get("evidence")) if view.get("evidence") else None
-    lacks = view.get("lacks") if view.get("lacks") in LACKS else "seeds"
     preview, options, refused = None, None, ""
     try:
         if evidence is not None and not fields:
-            fields = evidence.fields(lacks)
+            fields = evidence.fields()
         if any(fields.get(name, "").strip() for name in ("topic", "vary")):
             options = read_options(fields, {} if evidence is None else evidence.fixed())
             preview = site.previews.find(options)
@@ -34,14 +32,13 @@ def page(site: Site, view: View) -> Page:
     understood = None if preview is None else preview.understood
     values = {
         "fields": {name: fields.get(name, "") for name in _FIELDS}, "environments": list(environments()),
-        "planners": planner_names(), "worker": missing_worker(site.home), "lacks": lacks, "all_lacks": LACKS,
+        "planners": planner_names(), "worker": missing_worker(site.home),
         "command": _command(options), "refused": refused, "asked": fields, "preview": preview,
         "plan": [] if preview is None or preview.seen is None else list(describe_plan(preview.seen)),
         "is_line": lambda part: isinstance(part, Fact), "understood": _command(understood),
         "understood_at": "" if understood is None else _address(understood), "evidence": evidence,
         "ways": [] if evidence is None else list(evidence.ways(site)),
         "count": 0 if evidence is None else evidence.count(site),
-        "larger": "" if evidence is None else format_flag(2 * evidence.study.budget_s),
     }  # fmt: skip
     head = "" if evidence is None else evidence.study.head_hash
     return Page("ask.html.jinja", "Ask", values, study="/ask", head=head)

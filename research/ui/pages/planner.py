@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from research.controller.planning import TurnId, read_turn
 from research.errors import NotReady
-from research.planners.factory import describe_bins, describe_scores, load_track_record
 from research.planners.tools import shows_hidden_plays
 from research.shown.study import planner_questions
 from research.ui.pages.review import find_checked
@@ -35,8 +34,6 @@ def page(site: Site, view: View) -> Page:
     revised = {note.about: note for note in state.notebook if note.kind == "revise"}
     checked = find_checked(site, state, view)
     body = checked.content.body if checked is not None and checked.content is not None else ()
-    by, asks = str(state.planner.get("name", "rules")), view.get("calibration")  # for which all studies are read
-    record = load_track_record(site.log, by) if asks else None
     values = {
         "state": state, "turns": turns, "ideas": [(note, revised.get(note.id)) for note in ideas],
         "doubted": "its files are being checked; load the page again" if checked is None else checked.fault_of_files,
@@ -45,8 +42,7 @@ def page(site: Site, view: View) -> Page:
             (entry, next((turn for turn in turns if turn["seq"] > entry.seq), None))
             for entry in state.amendments if entry.amendment.kind == "note"
         ],
-        "calibration": [] if record is None else record.forecasters, "scored": record is not None,
-        "scores": describe_scores, "bins": describe_bins, "threads": site.reviewed(state.id).by_anchor(),
+        "threads": site.reviewed(state.id).by_anchor(),
         "may_note": state.takes_notes and not view.static, "node_words": lambda text: _doubts(state, text, read),
     }  # fmt: skip
     return Page("planner.html.jinja", f"Planner of {state.id}", values, state.id, state.head_hash)

@@ -124,10 +124,3 @@ def test_a_comment_on_a_turn_or_a_look_stands_there(site: Site, inquiry: str) ->
     text = render(page(site, view), view)
     turn, look = text.index("why turn 1/propose/1?"), text.index("why look 1/propose/2/3?")
     assert text.index('id="turn-1"') < turn < text.index('id="turn-2"') < look < text.index('id="turn-2-look-4"')
-
-
-def test_calibration_is_read_where_it_is_asked_for(site: Site, study: str) -> None:
-    view = view_of(study=study)
-    assert not page(site, view).values["scored"]
-    asked = replace(view, query={"calibration": ("1",)})
-    assert page(site, asked).values["calibration"][0].title == "rules"
