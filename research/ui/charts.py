@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from studies.report.elements import ARMS
 from studies.report.figure_data import Points
@@ -137,18 +137,6 @@ def line_chart(
     )  # fmt: skip
 
 
-class IntervalBar(NamedTuple):
-    """A difference with its interval on an axis, in per cent of the width; spans are (place, width)."""
-
-    label: str
-    zero: float
-    estimate: float | None
-    interval: Range | None
-    margin: Range | None
-    predicted: Range | None
-    ticks: Ticks
-
-
 def extent(values: Iterable[float | None]) -> Range:
     """Return what an axis of differences shows: zero, the finite values, and some room."""
     low, high = range_of((0.0, *(value for value in values if value is not None)))
@@ -159,8 +147,9 @@ def extent(values: Iterable[float | None]) -> Range:
 def interval_bar(
     estimate: float | None, low: float | None = None, high: float | None = None, *, level: float | None = None,
     margin: float | None = None, predicted: Range | None = None, ends: Range | None = None, unit: str = "",
-) -> IntervalBar:  # fmt: skip
-    """Return the drawing of what was observed, on an axis with the given ends, which are its own unless given."""
+) -> dict[str, Any]:  # fmt: skip
+    """Return what `charts.html.jinja` draws of a difference, on an axis with the given ends, which are its own unless
+    given: places in per cent of the width, spans as (place, width)."""
     observed = None if low is None or high is None else (low, high)
     size = None if margin is None else (-margin, margin)
     axis = ends or extent((estimate, *(observed or ()), *(size or ()), *(predicted or ())))
@@ -176,7 +165,8 @@ def interval_bar(
         said.append(f"interval {span(*observed, unit=unit)}" + (f" ({percent(level)})" if level else ""))
     said += [f"predicted {span(*predicted, unit=unit)}"] if predicted else []
     said += [f"too small to matter within {span(*size, unit=unit)}"] if size else []
-    return IntervalBar(
-        ", ".join(said), at(0.0), None if estimate is None else at(estimate), along(observed), along(size),
-        along(predicted), tuple((at(value), text) for value, text in ticks(axis, 3)),
-    )  # fmt: skip
+    return {
+        "label": ", ".join(said), "zero": at(0.0), "estimate": None if estimate is None else at(estimate),
+        "interval": along(observed), "margin": along(size), "predicted": along(predicted),
+        "ticks": tuple((at(value), text) for value, text in ticks(axis, 3)),
+    }  # fmt: skip

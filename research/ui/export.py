@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -112,13 +113,10 @@ def _write(site: Site, copy: _Copy, copies: Mapping[str, _Copy], folder: Path, s
         policy=f"default-src 'none'; style-src 'sha256-{hashed}'; img-src data:", only=frozenset(studies),
     )  # fmt: skip
 
-    def href(address: str) -> str:
-        return _relative(site, copy, copies, address)
-
     page: Page = replace(copy.maker(site, view), study="")
     path = folder / copy.file
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(page, view, href), encoding="utf-8")
+    path.write_text(render(page, view, partial(_relative, site, copy, copies)), encoding="utf-8")
     return copy.file
 
 

@@ -77,7 +77,8 @@ class PageGuard:
                 return _say(403, "expected a form of these pages; found one of another site")
             if not (length := headers.get("content-length", "")).isdecimal() or int(length) > MOST_BODY:
                 return _say(413, f"expected a form of at most {MOST_BODY} bytes")
-        session = read_session(headers)
+        # empty without one; others' cookies of this host may be as they like
+        session = cookie_parser("; ".join(headers.getlist("cookie"))).get(COOKIE, "")
         scope["session"], scope["person"] = session, self._access.person(session)
         if scope["person"] is not None or scope["path"].startswith(_OPEN):
             return None
@@ -85,11 +86,6 @@ class PageGuard:
             return _say(401, "you are signed out, nothing was done: sign in at /sign-in, then send it again")
         asked = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
         return RedirectResponse(f"/sign-in?next={quote(asked)}", 303)
-
-
-def read_session(headers: Headers) -> str:
-    """Return what the session's cookie holds; empty without one. Others' cookies of this host may be as they like."""
-    return cookie_parser("; ".join(headers.getlist("cookie"))).get(COOKIE, "")
 
 
 def _say(status: int, text: str) -> Response:

@@ -62,14 +62,12 @@ class View:
     query: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     csrf: str = ""
     address: str = "/"
-    """Path and query of this page."""
     static: bool = False
     """Whether it is made for an export: without forms, live parts and what needs a server; what follows is of those."""
     banner: str = ""
     style: str = ""
     policy: str = ""
     only: frozenset[str] = frozenset()
-    """The studies that an export has."""
 
     def get(self, name: str, default: str = "") -> str:
         """Return the last value of a name in the query."""
@@ -123,7 +121,6 @@ class CheckedStudy:
     changed: tuple[str, ...] = ()
     """Files of the newest report that are not as they were written."""
     at: str = ""
-    """When it was checked."""
     basis: object = None
     """What of the study its numbers rest on."""
 
@@ -366,10 +363,6 @@ def minute(ts: str) -> str:
     return ts[:16].replace("T", " ")
 
 
-def _reveal(value: Any) -> Any:
-    return visible(value) if type(value) is str else value
-
-
 @cache
 def templates() -> Environment:
     """Return the templates of the pages and of the report; what is not escaped is named here, and nowhere else.
@@ -379,7 +372,7 @@ def templates() -> Environment:
     extensions: list[type[Extension] | str] = ["jinja2.ext.do"]
     made = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        extensions=extensions, finalize=_reveal,
+        extensions=extensions, finalize=lambda value: visible(value) if type(value) is str else value,
     )  # fmt: skip
     made.filters.update(template_filters(), shown=lambda text: visible(str(text)), age=age, minute=minute)
     made.globals.update(levels=LEVELS, figures={})

@@ -11,22 +11,20 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 
 from research.design.known_findings import KnownFinding, find_contradictions, load_findings, search_findings
-from research.text import format_seconds
 from research.ui.charts import Chart, Range, extent, interval_bar
 from research.ui.curves import PlottedRun, metric_chart
 from research.ui.pages.runs import count, select
 from research.ui.site import Page, Site, View
 from studies import StudyState
+from studies.checks.conditions import flatten
 from studies.errors import StudiesError
 from studies.proof import DOES_NOT_FOLLOW
-from studies.records.base import canonical
 from studies.records.design import Design
-from studies.records.statements import format_setting_value, setting
+from studies.records.statements import format_setting_value, setting, value_of
 from studies.report.evidence import SUCCESS
-from studies.report.wording import NONE, fine_percent, format_signed, percent, span
+from studies.report.wording import NONE, format_signed, percent, span
 
 ROWS: Final = 100
-"""Findings of one page."""
 FILTERS: Final[Mapping[str, Callable[[KnownFinding], str]]] = {
     "field": lambda each: each.variable, "environment": lambda each: each.conditions.environment,
     "metric": lambda each: each.conditions.metric_name, "model": lambda each: each.conditions.model,
@@ -46,7 +44,7 @@ def page(site: Site, view: View) -> Page:
     ticked = [named[name] for name in dict.fromkeys(view.query.get("c", ())) if name in named][:MOST_TICKED]
     listed = ticked or found[: len(found) if view.static else ROWS]
     against, rounds = contradicted(findings), list(_rounds(site, ticked))
-    columns = [_conditions(finding, design) for finding, _, design in rounds]
+    columns = [_conditions(finding) for finding, _, _ in rounds]
     values = {
         "rows": list(_rows(listed, against)), "found": len(found), "total": len(findings), "asked": asked,
         "ticked": ticked, "contradict": sum(each.name in against for each in found),
@@ -96,21 +94,10 @@ def _rounds(site: Site, ticked: Sequence[KnownFinding]) -> Iterator[tuple[KnownF
                     yield finding, entry, entry.design
 
 
-def _conditions(finding: KnownFinding, design: Design) -> dict[str, str]:
-    where, price = finding.conditions, design.price
-    told: dict[str, Any] = {
-        "finding": finding.name, "claim": finding.claim,
-        "verdict": finding.verdict + (", exploratory" if finding.exploratory else ""),
-        "environment": where.environment, "model": where.model, "metric": where.metric_name,
-        "runs": f"{finding.n_control} + {finding.n_treatment}", "arms": len(design.arms),
-        "seeds, at most": len(design.seeds), "looks": len(design.looks), "test": design.test,
-        "alpha": fine_percent(design.alpha),
-        "too small to matter": NONE if design.equivalence_margin is None else f"{design.equivalence_margin:g}",
-        "price": f"{price.runs} runs, {format_seconds(price.total_s)}", "lock": finding.lock[:16],
-    }  # fmt: skip
-    return {name: str(value) for name, value in told.items()} | {
-        f"job: {name}": canonical(value) for name, value in where.fields.items()
-    }
+def _conditions(finding: KnownFinding) -> dict[str, str]:
+    told = finding.model_dump(mode="json", include={"claim", "verdict", "exploratory", "n_control", "n_treatment"})
+    told |= finding.conditions.model_dump(mode="json", exclude={"model_key", "job"})
+    return {"finding": finding.name} | {name: value_of(value) for name, value in flatten(told).items()}
 
 
 def _charts(site: Site, rounds: Sequence[tuple[KnownFinding, StudyState, Design]]) -> Iterator[Chart]:

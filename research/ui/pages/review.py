@@ -19,33 +19,12 @@ from studies.log.reviews import report_of, threat_anchor
 from studies.proof import DOES_NOT_FOLLOW
 from studies.records.alpha import planned_looks
 from studies.records.design import Hypothesis
-from studies.report import claims
+from studies.report import claims, elements, wording
 from studies.report.build import file_hashes
 from studies.report.content import TRIED, ReportContent, title
-from studies.report.elements import (
-    Block,
-    Drawing,
-    Head,
-    Point,
-    Remarks,
-    Section,
-    find_sections,
-    is_campaign,
-    list_drawings,
-)
 from studies.report.plots import FIGURES
 from studies.report.summary import HeadlineAnswer, headline
 from studies.report.tables import count_runs
-from studies.report.wording import (
-    describe_comparison,
-    describe_counts,
-    fine_percent,
-    format_signed,
-    in_unit,
-    percent,
-    plural,
-    span,
-)
 from studies.verdicts.wording import deciding_interval, question_of
 
 _IN_CARDS = ("Verdict", "In practice", "Known", "Not known", "Tested")
@@ -73,7 +52,7 @@ def page(site: Site, view: View) -> Page:
         "answer": _pick(body, "answer"), "rounds": rounds, "threats": threats, "rest": _pick(body, *_AFTER_CLAIMS),
         "figures": list(_figures(state, checked)), "reviewed": reviewed, "threads": threads,
         "elsewhere": [(name, _address(state, name), threads[name]) for name in sorted({*threads} - {*here, "study"})],
-        "turns": f"{plural(len(state.planner_acts), 'turn')}, {plural(looks, 'look')}",
+        "turns": f"{wording.plural(len(state.planner_acts), 'turn')}, {wording.plural(looks, 'look')}",
         "planner": claims.quote_planner(state), "may_do": {} if view.static else _offers(site, state),
         "proof": site.prove(state.id) if proving else None,
     }  # fmt: skip
@@ -96,14 +75,14 @@ def find_checked(site: Site, state: StudyState, view: View) -> CheckedStudy | No
     return site.checked(state, 600.0) if view.static else site.checked(state)
 
 
-def _head(state: StudyState, content: ReportContent | None) -> Head:
+def _head(state: StudyState, content: ReportContent | None) -> elements.Head:
     """Return a report's first lines but for those on its claims; of a study without one what was asked."""
     if content is not None:
         points = (point for point in content.head.points if not point.label.startswith(_IN_CARDS))
-        return Head(tuple(points), content.head.facts)
+        return elements.Head(tuple(points), content.head.facts)
     asked = question_of(state)
-    left = (Point("Not tested", line, tone="untested") for line in asked.not_tested)
-    return Head((Point("Asked", asked.asked), *left), ())
+    left = (elements.Point("Not tested", line, tone="untested") for line in asked.not_tested)
+    return elements.Head((elements.Point("Asked", asked.asked), *left), ())
 
 
 def _round(state: StudyState, each: StudyState, checked: CheckedStudy | None) -> dict[str, Any]:
@@ -111,17 +90,17 @@ def _round(state: StudyState, each: StudyState, checked: CheckedStudy | None) ->
     answers = {answer.hypothesis: answer for answer in headline(each).answers}
     found, given_up = [], each in state.given_up
     body = checked.content.body if checked is not None and checked.content is not None else ()
-    own = find_sections(body, f"round-{each.round}") if is_campaign(state) else body
+    own = elements.find_sections(body, f"round-{each.round}") if elements.is_campaign(state) else body
     if body:
         found = [claims.numbers_table(each), claims.mediator_table(each), claims.replication_table(each)]
-    tested = [Head(tuple(Point("Tested", line) for line in question_of(each).tested), ())]
+    tested = [elements.Head(tuple(elements.Point("Tested", line) for line in question_of(each).tested), ())]
     asked = () if given_up else claims.claims(each)
     return {
         "number": each.round, "tested": tested, "why_asked": each.why_asked, "lone": answers.get(""),
         "locked": each.locked is not None, "given_up": given_up,
         "cards": [_card(state, each, claim, answers.get(claim.id), checked) for claim in asked],
         "numbers": [table for table in found if table is not None],
-        "tried": find_sections(own, TRIED),
+        "tried": elements.find_sections(own, TRIED),
     }  # fmt: skip
 
 
@@ -135,13 +114,14 @@ def _card(
     where = {} if design is None else {"environment": design.environment}
     unit, guess = "" if design is None else design.metric.unit, (predicted.low, predicted.high)
     card: dict[str, Any] = {
-        "about": f"r{each.round}/{claim.id}", "name": claim.id, "compared": describe_comparison(claim), "kind": "open",
-        "answer": answer, "verdict": verdict, "others": f"/compare?{urlencode({'field': claim.variable, **where})}",
-        "locked": design is not None,
+        "about": f"r{each.round}/{claim.id}", "name": claim.id, "compared": wording.describe_comparison(claim),
+        "others": f"/compare?{urlencode({'field': claim.variable, **where})}",
+        "kind": "open", "answer": answer, "verdict": verdict, "locked": design is not None,
         "veto": each.vetoed.get(claim.id),
         "may_veto": may_end and claim.id not in each.vetoed and not each.is_settled(claim.id),
         "again": "" if again is None else faults.get(verdict_name(each.round, again), ""),
-        "predicted": f"{span(*guess, unit=unit)} ({percent(predicted.level)})", "prior": percent(predicted.probability),
+        "predicted": f"{wording.span(*guess, unit=unit)} ({wording.percent(predicted.level)})",
+        "prior": wording.percent(predicted.probability),
     }  # fmt: skip
     if verdict is None or design is None:
         return card
@@ -158,33 +138,34 @@ def _card(
     bar = interval_bar(verdict.estimate, low, high, level=level, margin=margin, predicted=guess, unit=unit)
     return card | {
         "kind": "judged", "checked_at": checked.at, "bar": bar,
-        "observed": in_unit(format_signed(verdict.estimate, unit=unit), design.metric),
-        "interval": "" if level is None else f"{span(low, high, unit=unit)} ({percent(level)})",
-        "counts": describe_counts(verdict), "within": verdict.within_prediction,
-        "level": f"{fine_percent(spent)} of {fine_percent(design.alpha)}", "look": f"{verdict.look} of {len(looks)}",
+        "observed": wording.in_unit(wording.format_signed(verdict.estimate, unit=unit), design.metric),
+        "interval": "" if level is None else f"{wording.span(low, high, unit=unit)} ({wording.percent(level)})",
+        "counts": wording.describe_counts(verdict), "within": verdict.within_prediction,
+        "level": f"{wording.fine_percent(spent)} of {wording.fine_percent(design.alpha)}",
+        "look": f"{verdict.look} of {len(looks)}",
     }  # fmt: skip
 
 
-def _without_drawings(blocks: Iterable[Block]) -> Iterator[Block]:
+def _without_drawings(blocks: Iterable[elements.Block]) -> Iterator[elements.Block]:
     """Yield blocks without their figures, which stand as the files that were written."""
     for block in blocks:
-        if isinstance(block, Section):
+        if isinstance(block, elements.Section):
             inner = tuple(_without_drawings(block.blocks))
             if inner:
                 yield replace(block, blocks=inner)
-        elif not isinstance(block, Drawing):
+        elif not isinstance(block, elements.Drawing):
             yield block
 
 
-def _pick(body: Iterable[Block], *ids: str) -> tuple[Block, ...]:
-    return tuple(_without_drawings(find_sections(body, *ids)))
+def _pick(body: Iterable[elements.Block], *ids: str) -> tuple[elements.Block, ...]:
+    return tuple(_without_drawings(elements.find_sections(body, *ids)))
 
 
 def _list_threats(checked: CheckedStudy | None) -> Iterator[dict[str, Any]]:
     """Yield each threat with what a comment on it is about: one that begins as an earlier one is told with it."""
     found = () if checked is None else checked.remarks
     for about in dict.fromkeys(threat_anchor(threat.text) for threat in found):
-        blocks = [Remarks(tuple(threat for threat in found if threat_anchor(threat.text) == about))]
+        blocks = [elements.Remarks(tuple(threat for threat in found if threat_anchor(threat.text) == about))]
         yield {"blocks": blocks, "about": about}
 
 
@@ -193,7 +174,7 @@ def _figures(state: StudyState, checked: CheckedStudy | None) -> Iterator[Mappin
     if checked is None or checked.content is None:
         return
     written = file_hashes(state.newest_report).keys() - set(checked.changed)
-    for drawn in list_drawings(checked.content.body):
+    for drawn in elements.list_drawings(checked.content.body):
         if (path := f"figures/{drawn.name}.svg") in written:
             kind = FIGURES[drawn.figure]
             yield {"path": path, "title": kind.title, "caption": kind.caption(drawn.data)}

@@ -16,7 +16,7 @@ from research.installation.servers import find_swarm
 from research.orchestration.supervision import prefect_address
 from research.orchestration.task_rows import attempt_rows, tracking_lines, training_lines
 from research.runs.files import STAGES, AttemptFolder, AttemptOutcome, Evaluation, read_progress
-from research.ui.charts import Chart, Series, line_chart
+from research.ui.charts import Series, line_chart
 from research.ui.episodes import hidden_plays
 from research.ui.site import Page, Site, View, paged
 from studies import RunState, StudyState
@@ -69,7 +69,10 @@ def page(site: Site, view: View) -> Page:
     threads = site.reviewed(found.state.id).by_anchor()
     values = {
         "study": found.state.id, "found": found, "run": run, "at": f"/s/{found.state.id}/runs/{run.run_id}",
-        "charts": [_chart(name, curves.points(name)) for name in metrics[:MOST_CHARTS]], "asked": asked,
+        "charts": [
+            line_chart(name, "step", [Series(name, curves.points(name))], height=130) for name in metrics[:MOST_CHARTS]
+        ],
+        "asked": asked,
         "names": [name for name in curves.names if name not in metrics], "curves": curves, "collected": collected,
         "prefect": "" if view.static else prefect_address(site.home),
         "spec": {"metric": metric.key, "split": metric.split, "design": run.spec.design_hash, **flatten(run.spec.job)},
@@ -79,11 +82,6 @@ def page(site: Site, view: View) -> Page:
     }  # fmt: skip
     title = f"Run {run.run_id[:8]}, {run.spec.arm}"
     return Page("run.html.jinja", title, values, found.state.id, found.state.head_hash)
-
-
-def _chart(name: str, points: Sequence[tuple[float, float]]) -> Chart:
-    series = [Series(name, tuple(points))] if points else []
-    return line_chart(name, "step", series, height=130)
 
 
 def _plays(site: Site, view: View, found: FoundRun, threads: Container[str]) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from studies.report.wording import duration, number
 
 T = TypeVar("T")
 ROWS: Final = 200
-"""Rows of one page of the table."""
 MOST_CHARTS: Final = 6
 FILTERS: Final[Mapping[str, Callable[[PlottedRun], str]]] = {
     "round": lambda each: str(each.round), "phase": lambda each: each.run.spec.phase,

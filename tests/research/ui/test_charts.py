@@ -117,21 +117,21 @@ def test_the_table_has_values_that_the_curve_has() -> None:
 @given(FINITE, st.tuples(NUMBERS, NUMBERS).map(lambda pair: (min(pair), max(pair))), st.floats(0, 1e308))
 def test_an_interval_lies_on_its_axis(estimate: float, ends: tuple[float, float], margin: float) -> None:
     bar = interval_bar(estimate, *ends, margin=margin, predicted=(-1.0, 1.0), level=0.95)
-    assert bar.estimate is not None
-    assert 0 <= bar.estimate <= 100
-    for place, width in filter(None, (bar.interval, bar.margin, bar.predicted)):
+    assert bar["estimate"] is not None
+    assert 0 <= bar["estimate"] <= 100
+    for place, width in filter(None, (bar["interval"], bar["margin"], bar["predicted"])):
         assert 0 <= place <= place + width <= 100.02
 
 
 def test_bars_that_share_an_axis_have_zero_in_one_place() -> None:
     ends = extent((-0.1, 0.3))
-    assert interval_bar(0.1, 0.0, 0.2, ends=ends).zero == interval_bar(-0.05, -0.1, 0.0, ends=ends).zero
+    assert interval_bar(0.1, 0.0, 0.2, ends=ends)["zero"] == interval_bar(-0.05, -0.1, 0.0, ends=ends)["zero"]
 
 
 def test_what_was_not_observed_has_no_mark() -> None:
     bar = interval_bar(None, predicted=(0.02, 0.2))
-    assert (bar.estimate, bar.interval) == (None, None)
-    assert bar.predicted is not None
+    assert (bar["estimate"], bar["interval"]) == (None, None)
+    assert bar["predicted"] is not None
 
 
 def test_drawings_have_a_label_a_table_and_no_style_and_names_are_escaped() -> None:

@@ -54,8 +54,8 @@ def test_contradictions_name_each_other_and_what_they_differ_in_also_where_one_i
 @pytest.mark.usefixtures("findings")
 def test_findings_on_one_field_by_one_metric_share_an_axis(site: Site) -> None:
     bars = {row["finding"].study: row["bar"] for row in values(site)["rows"] if row["bar"]}
-    assert bars["s"].zero == bars["t"].zero != bars["u"].zero
-    assert bars["s"].ticks == bars["t"].ticks
+    assert bars["s"]["zero"] == bars["t"]["zero"] != bars["u"]["zero"]
+    assert bars["s"]["ticks"] == bars["t"]["ticks"]
 
 
 @pytest.mark.parametrize(("name", "value", "studies"), [

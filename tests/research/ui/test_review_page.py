@@ -70,7 +70,7 @@ def test_a_claim_stands_with_what_was_predicted_and_observed(site: Site, study: 
     card = cards(page)[0]
     (verdict,) = site.state(study).rounds[0].verdicts
     assert (card["kind"], card["about"], card["verdict"]) == ("judged", "r1/h1", verdict)
-    assert card["bar"].estimate is not None
+    assert card["bar"]["estimate"] is not None
     assert card["observed"] in html
     assert card["look"] == "1 of 1"
     assert 'id="r1/h1"' in html
