@@ -107,7 +107,6 @@ def _format_means(summary: Mapping[str, Any]) -> str:
 
 
 CommandLine = Literal["claude", "codex", "opencode", "qwen-code", "aider"]
-"""Agents that are command lines."""
 
 
 @dataclass(frozen=True, slots=True)

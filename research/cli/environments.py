@@ -78,7 +78,6 @@ Line = Table | Text
 _LONGEST = 400
 """Characters of a message that are shown."""
 _INDENT = 14
-"""Columns before them."""
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -26,7 +26,6 @@ from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
 _MOST = 240
 """Context tokens shown of one call unless all are asked for."""
 _PAGE_WIDTH = 140
-"""Columns of a page."""
 
 
 def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableType:
@@ -116,7 +115,6 @@ def episode_table(listed: EpisodeList) -> Table:
 
 
 _WIDEST = 10_000
-"""Columns of a row, at most."""
 _LEFT_OUT = {
     "pruned": "their tokens went with old checkpoints (a job's checkpoints_kept)",
     "no_tokens": "nothing was sampled in them",

@@ -8,14 +8,8 @@ from typing import Annotated
 
 import typer
 
+from research.cli import research
 from research.cli.app import Json, Name, answer, console, open_installation, open_study, print_json
-from research.cli.research import (
-    choose_isolation,
-    conduct,
-    make_observer,
-    require_detachable,
-    tell_handed_over,
-)
 from research.cli.studies import render_ending, render_question
 from research.controller import interventions
 from research.controller.options import Detach, reopen_isolation, reopen_planner
@@ -182,7 +176,6 @@ def _answer_question(name: str | None, note: str, json: bool, *, granted: bool) 
 
 
 LOOK_S = 1.0
-"""Seconds between two looks at a study that is watched."""
 
 
 def watch(name: Name = None) -> None:
@@ -192,7 +185,7 @@ def watch(name: Name = None) -> None:
         ajet study watch
     """
     home, log, state = open_study(name)
-    observer, shown = make_observer(home, state)
+    observer, shown = research.make_observer(home, state)
     record = StudyLog(log, state.id)  # reads only what is new
     with shown:
         while not (is_done(state) or (state.concluded_reason is not None and state.newest_report is not None)):
@@ -234,20 +227,20 @@ def resume(
     command = ["ajet", *sys.argv[1:]]
     ongoing = f"study {state.id} goes on under the controller that has it; follow it with: ajet study watch {state.id}"
     if detach:
-        require_detachable(prefect=prefect)
+        research.require_detachable(prefect=prefect)
         if state.stopped_reason is None and has_controller(home, log, state.id, local=True):
             interventions.request_continue(log, state.id, command)
             _show_end(home, log, state.id, json, ongoing)
         else:
-            tell_handed_over(home, state.id, find_worker(home)(state.id), json=json)
+            research.tell_handed_over(home, state.id, find_worker(home)(state.id), json=json)
         return
     planner = reopen_planner(home, log, state, raised)
-    isolation = choose_isolation(json, lambda note: reopen_isolation(home, state, note))
+    isolation = research.choose_isolation(json, lambda note: reopen_isolation(home, state, note))
     try:
         with hold_lease(home, log, state.id, warn) as lease:
             said = {"command": command, WORKED: 0.0, SERVED: False, **({PLANNER_OPTIONS: raised} if raised else {})}
             StudyLog(log, state.id).change(lambda state: (EventType.STUDY_RESUMED, said), actor="user")
-            conduct(home, log, state.id, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
+            research.conduct(home, log, state.id, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
     except LeaseHeld:
         if raised or not interventions.request_continue(log, state.id, command):
             raise

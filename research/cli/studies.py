@@ -13,17 +13,7 @@ from research.controller.progress import progress_of
 from research.isolation.mode import read_sandboxing
 from research.planners.history import sanitize_line
 from research.scheduler.approvals import describe_cost, how_to_answer
-from research.shown.study import (
-    describe_explored,
-    describe_pause,
-    describe_resume,
-    details,
-    explored_json,
-    planner_questions,
-    report_paths,
-    summary,
-    verdict_json,
-)
+from research.shown import study
 from studies import StudyState
 from studies.log.event_log import lock_error
 from studies.log.study import ASK_RULE
@@ -67,7 +57,7 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
             lines += _answer_lines(each, folder, answer, name if each is state else f"round {each.round}, {name}")
     if state.explored is not None:
         lines += [Text(f"{answer.label}: {answer.sentence}", "bold") for answer in head.answers]
-        lines += [Text(f"explored  {describe_explored(entry)}") for entry in explored_json(state)]
+        lines += [Text(f"explored  {study.describe_explored(entry)}") for entry in study.explored_json(state)]
     if state.said is not None:
         lines.append(Text(f"{'declined' if state.declined else 'said'}  {last_words(state)}"))
     doubted = head.warnings or any(
@@ -79,12 +69,12 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
     if state.status == "concluded" and not doubted:
         lines.append(Text(f"ask next, {head.next.why}{f': {head.next.command}' if head.next.command else ''}"))
     if state.status == "stopped":
-        lines.append(Text(f"stopped: {state.stopped_reason}; {describe_resume(state)}", "yellow"))
+        lines.append(Text(f"stopped: {state.stopped_reason}; {study.describe_resume(state)}", "yellow"))
     if state.status == "paused":
-        lines.append(Text(describe_pause(state), "yellow"))
+        lines.append(Text(study.describe_pause(state), "yellow"))
     if state.open_question is not None:
         lines.append(render_question(state))
-    for kind, path in (report_paths(state, folder) or {}).items():
+    for kind, path in (study.report_paths(state, folder) or {}).items():
         edit = ""
         try:
             if state.report is not None and sha256(Path(path).read_bytes()).hexdigest() != state.report[kind]["sha256"]:
@@ -100,7 +90,7 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
 
 def _answer_lines(state: StudyState, folder: Path, answer: HeadlineAnswer, name: str) -> list[RenderableType]:
     verdict = state.verdict_on(answer.hypothesis)
-    told = verdict_json(state, folder, verdict) if verdict is not None else None
+    told = study.verdict_json(state, folder, verdict) if verdict is not None else None
     if told is not None and told["verdict"] == DOES_NOT_FOLLOW:
         return [Text.assemble(name, (DOES_NOT_FOLLOW, _STYLES[DOES_NOT_FOLLOW]), f": {told['reason']}")]
     said = Text.assemble(name, (answer.label, _STYLES.get(answer.verdict, "bold")), f": {answer.sentence}")
@@ -124,7 +114,7 @@ def show(name: Name = None, json: Json = False) -> None:
     """
     home, _, state = open_study(name)
     if json:
-        print_json({**summary(state, home.study(state.id)), **details(state)})
+        print_json({**study.summary(state, home.study(state.id)), **study.details(state)})
         return
     out, folder, many = console(), home.study(state.id), state.most_rounds > 1
     errors = (lock_error(each, folder) for each in state.rounds if each.verdicts and folder.is_dir())
@@ -164,7 +154,7 @@ def show(name: Name = None, json: Json = False) -> None:
     out.print(make_table((*names, "round") if many else names, rows))
     for name, spent in planner_facts(state) if any(act.spent for act in state.planner_acts) else ():
         out.print(f"{name.lower()}  {spent}")
-    for note in (questions := planner_questions(state)):
+    for note in (questions := study.planner_questions(state)):
         out.print(Text(f"planner asks  {sanitize_line(note.text)}", "bold yellow"))
     if questions:
         out.print(Text(f'answer: ajet study note {state.id} "..."'))

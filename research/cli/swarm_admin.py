@@ -16,18 +16,9 @@ from rich.text import Text
 
 from research.cli.app import Json, answer, console, make_table
 from research.errors import BadInput, ModelFailed, NotReady
+from research.installation import servers
 from research.installation.base_job import python_of, read_job, require_backend
 from research.installation.home import Home
-from research.installation.servers import (
-    STORE,
-    Server,
-    connect_server,
-    find_server_names,
-    find_swarm,
-    load_binding,
-    own_name,
-    without_store,
-)
 from research.models.fetch import run_command
 from swarm.client import SwarmClient
 from swarm.client.transport import server_folder
@@ -72,15 +63,16 @@ def export_model(
     """
     require_backend("local")
     home = Home.locate()
-    folder = server_folder(home.path, own_name(server))
+    folder = server_folder(home.path, servers.own_name(server))
     if not folder.is_dir():
-        known = f"; those started here: {', '.join(find_server_names(home))}" if find_server_names(home) else ""
+        names = ", ".join(servers.find_server_names(home))
+        known = f"; those started here: {names}" if names else ""
         raise NotReady(f"expected a swarm server's folder at {folder}, found none: train first{known}")
     wanted = None if job is None else read_job(job)
-    if wanted is None and (running := find_swarm(folder)) is not None:
+    if wanted is None and (running := servers.find_swarm(folder)) is not None:
         with SwarmClient(running.url, running.admin_token) as client:
             wanted = client.job()
-    store = load_binding(folder).store
+    store = servers.load_binding(folder).store
     with tempfile.TemporaryDirectory(prefix="ajet-export-") as scratch:
         out = Path(scratch) / "card.json"
         command = [
@@ -94,7 +86,7 @@ def export_model(
             ended = run_command(
                 command,
                 lambda line: shown.update(line),
-                {**without_store(os.environ), **({} if store is None else {STORE: store})},
+                {**servers.without_store(os.environ), **({} if store is None else {servers.STORE: store})},
             )
         if ended.code or not out.is_file():
             raise ModelFailed(f"nothing was exported: {ended.why}" if ended.code != 2 else ended.why)
@@ -126,7 +118,7 @@ def shares(
             "--replace", help="Let others have none from now on, which refuses their clients, and add new ones."
         ),
     ] = False,
-    server: Server = None,
+    server: servers.Server = None,
     json: Json = False,
 ) -> None:
     """Show each stream with its share, and what of it was played and trained; or change the shares while training.
@@ -139,7 +131,7 @@ def shares(
         ajet swarm shares math=1 chess=1 --replace --json
     """
     wanted = shares_of(new or ())
-    at = connect_server(server)
+    at = servers.connect_server(server)
     with SwarmClient(at.url, at.token) as client:
         found = client.streams().streams
         if wanted:

@@ -40,7 +40,6 @@ CURVES: Final = {
 """The curves that are shown, by what a person calls them."""
 _KEYS: Final = (*CURVES.values(), "eval/reward/mean")
 PLOTTED = 240
-"""Last steps that are plotted."""
 ANSWER_S = 5.0
 
 
@@ -51,7 +50,6 @@ class TopFrame:
     url: str
     snapshot: Snapshot
     first: StepRecord | None
-    """The first step that is known."""
     steps: tuple[StepRecord, ...]
     silent_s: float = 0.0
     """Seconds since the server answered last; 0 where it just did."""
@@ -229,14 +227,12 @@ def format_counts(counts: Mapping[str, int]) -> str:
 
 LEAST_WIDTH = 60
 _NAME = 10
-"""Columns of a line's name."""
 _NUMBERS = 20
 """Columns for what is written beside a curve."""
 _WIDEST = 8
 """Bars of one value, where there are few of them."""
 _STYLES = {ServerState.FAILED: "bold red", ServerState.OFFLINE: "yellow", ServerState.BOOTING: "yellow"}
 _MOST = {"streams": 8, "owners": 6, "drops": 5}
-"""Rows of each table."""
 _LONGEST_CELL = 60
 _STATUS_ONLY = ("server", "reward", "success", "waits for", "refused", "note", "more")
 """Lines of the status that the screen shows otherwise, or not."""
@@ -319,7 +315,6 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], left_out: int) 
 
 
 EVERY_S = 1.0
-"""Seconds between two frames."""
 PIPED_WIDTH = 80
 """Columns of a frame that goes to no terminal."""
 

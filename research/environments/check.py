@@ -123,9 +123,7 @@ class PlayBounds:
     """How much is played, and what it may take."""
 
     plays: int = 64
-    """Of each player."""
     play_s: float = 20.0
-    """Seconds of one play."""
     answers: int = 200
     """In one play; plays with a model are bounded by its context and the episode's timeout."""
     seconds: float = 600.0
@@ -284,7 +282,6 @@ GROUP: Final = 8
 STEPS: Final = 2
 """Of training; the second one is not waited for by a process that starts."""
 TRAINED: Final = 32
-"""Episodes of a training step."""
 RECORDS: Final = 32
 """Episodes whose tokens are looked at."""
 BOOT_S: Final = 600.0

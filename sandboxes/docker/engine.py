@@ -51,7 +51,6 @@ class ContainerEngine:
     lacks: tuple[str, ...] = ()
     """What the isolation needs and this engine does not do, with what to do; untrusted code must not run on it then."""
     gpus: bool = False
-    """Whether it can hand GPUs to containers."""
 
 
 def connect(environ: Mapping[str, str]) -> ContainerEngine:

@@ -269,16 +269,11 @@ def check_image(engine: ContainerEngine, spec: SandboxSpec) -> None:
 
 def to_json(spec: SandboxSpec) -> dict[str, Any]:
     return {
-        "name": spec.name,
-        "command": list(spec.command),
-        "environment": sorted(spec.environment),
-        "labels": dict(spec.labels),
-        "time_limit_s": spec.time_limit_s,
-        "image": spec.image,
+        "name": spec.name, "command": list(spec.command), "environment": sorted(spec.environment),
+        "labels": dict(spec.labels), "time_limit_s": spec.time_limit_s, "image": spec.image,
         "archive_sha256": hashlib.sha256(pack(spec.files)).hexdigest() if spec.files else None,
-        "results": dict(spec.results),
-        "created_at": time.time(),
-    }
+        "results": dict(spec.results), "created_at": time.time(),
+    }  # fmt: skip
 
 
 def _load(engine: ContainerEngine, installation: str, spec: SandboxSpec) -> str:

@@ -25,18 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
-from sandboxes.gateway.reverse_proxy import (
-    CONNECT_TIMEOUT_S,
-    FULL,
-    IDLE_TIMEOUT_S,
-    LINGER_S,
-    MOST_HEAD_BYTES,
-    MOST_HEADERS,
-    QUEUE,
-    SEND_TIMEOUT_S,
-    RequestRejected,
-    strip_headers,
-)
+from sandboxes.gateway import reverse_proxy
 from sandboxes.spec import SandboxError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -199,26 +188,28 @@ class OutgoingConnection:
             found = cls(parse_host(host), parse_port(port), b"")
         except ValueError as error:
             reason = f"expected CONNECT host:port, or http://host/...; {error}"
-            raise RequestRejected(400, "malformed", reason) from None
+            raise reverse_proxy.RequestRejected(400, "malformed", reason) from None
         pairs = [line.split(":", 1) for line in head[4].decode("latin-1").split("\r\n")[:-1]]
-        if len(pairs) > MOST_HEADERS:
-            raise RequestRejected(431, "head_too_large", f"expected at most {MOST_HEADERS} headers")
+        if len(pairs) > reverse_proxy.MOST_HEADERS:
+            raise reverse_proxy.RequestRejected(
+                431, "head_too_large", f"expected at most {reverse_proxy.MOST_HEADERS} headers"
+            )
         given = [(name, value.strip(" \t")) for name, value in pairs if name.lower() != "host"]
         framing = [(name, value) for name, value in given if name.lower() in ("content-length", "transfer-encoding")]
         for name, value in framing:
             if len(framing) > 1 or name.lower() != "content-length" or not _LENGTH.fullmatch(value):
                 expected = "expected one content-length; a body in chunks goes out through CONNECT alone"
-                raise RequestRejected(400, "malformed", expected)
+                raise reverse_proxy.RequestRejected(400, "malformed", expected)
             found.length = int(value)
-        headers = [pair for pair in strip_headers(given, framing=True) if pair not in framing]
+        headers = [pair for pair in reverse_proxy.strip_headers(given, framing=True) if pair not in framing]
         lines = [("Host", plain[1]), *headers, *framing, ("Connection", "close")]
         first = f"{method} {plain[2] or '/'}{plain[3] or ''} {version}\r\n"
         found.head = (first + "".join(f"{name}: {value}\r\n" for name, value in lines) + "\r\n").encode("latin-1")
         return found
 
-    def refuse(self, reason: str, message: str) -> RequestRejected:
+    def refuse(self, reason: str, message: str) -> reverse_proxy.RequestRejected:
         self.verdict, self.reason = "refused", reason
-        return RequestRejected(403, f"refused: {reason}", f"this sandbox may not go there: {message}")
+        return reverse_proxy.RequestRejected(403, f"refused: {reason}", f"this sandbox may not go there: {message}")
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -239,7 +230,9 @@ class Egress:
 
     @asynccontextmanager
     async def serve(self, sock: socket.socket) -> AsyncIterator[None]:
-        listener = await asyncio.start_unix_server(self._accept, sock=sock, backlog=QUEUE, limit=MOST_HEAD_BYTES)
+        listener = await asyncio.start_unix_server(
+            self._accept, sock=sock, backlog=reverse_proxy.QUEUE, limit=reverse_proxy.MOST_HEAD_BYTES
+        )
         try:
             yield
         finally:
@@ -255,18 +248,18 @@ class Egress:
             task.add_done_callback(self._open.discard)
         else:
             self._count("egress connections")
-            writer.write(RequestRejected(503, "connections", FULL).raw())
+            writer.write(reverse_proxy.RequestRejected(503, "connections", reverse_proxy.FULL).raw())
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._handle((reader, writer))
-        except RequestRejected as refused:
+        except reverse_proxy.RequestRejected as refused:
             self._count(f"egress {refused.reason}")
             writer.write(refused.raw())
             with suppress(OSError):  # a timeout, too: whoever does not go is cut off
                 writer.write_eof()
-                async with asyncio.timeout(LINGER_S):
+                async with asyncio.timeout(reverse_proxy.LINGER_S):
                     while await reader.read(PIECE_BYTES):
                         pass
         finally:
@@ -284,12 +277,14 @@ class Egress:
 
     async def _handle(self, agent: Ends) -> None:
         try:
-            async with asyncio.timeout(SEND_TIMEOUT_S):
+            async with asyncio.timeout(reverse_proxy.SEND_TIMEOUT_S):
                 head = await agent[0].readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
-            raise RequestRejected(431, "head_too_large", f"expected a head of {MOST_HEAD_BYTES} bytes") from None
+            raise reverse_proxy.RequestRejected(
+                431, "head_too_large", f"expected a head of {reverse_proxy.MOST_HEAD_BYTES} bytes"
+            ) from None
         except TimeoutError:
-            raise RequestRejected(408, "slow", "the request took too long to arrive") from None
+            raise reverse_proxy.RequestRejected(408, "slow", "the request took too long to arrive") from None
         except (asyncio.IncompleteReadError, ConnectionError):
             return  # the agent went away
         outgoing = OutgoingConnection.parse(head)
@@ -314,7 +309,7 @@ class Egress:
         except OSError as error:  # TimeoutError is one
             outgoing.reason = type(error).__name__
             what = f"{outgoing.host}:{outgoing.port} cannot be reached ({outgoing.reason})"
-            raise RequestRejected(502, "failed", what) from None
+            raise reverse_proxy.RequestRejected(502, "failed", what) from None
         finally:
             connecting.cancel()
         outgoing.verdict, outgoing.reason = "allowed", ""
@@ -323,7 +318,7 @@ class Egress:
 
     async def _connect(self, outgoing: OutgoingConnection) -> Ends:
         last: OSError = ConnectionRefusedError()
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        async with asyncio.timeout(reverse_proxy.CONNECT_TIMEOUT_S):
             for address in await self._find_addresses(outgoing):
                 try:
                     return await asyncio.open_connection(str(address), outgoing.port)
@@ -374,21 +369,21 @@ async def _splice(outgoing: OutgoingConnection, agent: Ends, server: Ends, early
         pieces = said(source, up=up)
         try:
             async for data in _announced(pieces, outgoing.length) if plain and up else pieces:
-                idle.reschedule(loop.time() + IDLE_TIMEOUT_S)
+                idle.reschedule(loop.time() + reverse_proxy.IDLE_TIMEOUT_S)
                 outgoing.bytes_up += len(data) if up else 0
                 outgoing.bytes_down += 0 if up else len(data)
                 sink.write(data)
                 await sink.drain()
             if not plain or (up and await anext(pieces, None) is None):
                 sink.write_eof()
-        except RequestRejected:
+        except reverse_proxy.RequestRejected:
             sink.transport.abort()
             raise
         except OSError:  # one end is lost: what the other was sent still arrives, then it ends
             if up or not plain or outgoing.bytes_down:
                 sink.close()
 
-    idle = asyncio.timeout(IDLE_TIMEOUT_S)
+    idle = asyncio.timeout(reverse_proxy.IDLE_TIMEOUT_S)
     up = asyncio.create_task(pump(agent[0], server[1], up=True))
     down = asyncio.create_task(pump(server[0], agent[1], up=False))
     try:
@@ -405,7 +400,7 @@ async def _splice(outgoing: OutgoingConnection, agent: Ends, server: Ends, early
                 if up.done():
                     await up  # it may have been refused
                 outgoing.reason = "the server went away"
-                raise RequestRejected(502, "lost", "the server went away before it answered; try again")
+                raise reverse_proxy.RequestRejected(502, "lost", "the server went away before it answered; try again")
             for _, writer in (agent, server):
                 writer.close()
                 with suppress(OSError):  # it is lost, and so closed
@@ -422,6 +417,6 @@ async def _splice(outgoing: OutgoingConnection, agent: Ends, server: Ends, early
 async def _announced(pieces: AsyncIterator[bytes], length: int) -> AsyncIterator[bytes]:
     while length:
         if (piece := await anext(pieces, None)) is None:
-            raise RequestRejected(400, "malformed", "the body ended early")
+            raise reverse_proxy.RequestRejected(400, "malformed", "the body ended early")
         yield piece[:length]
         length -= min(length, len(piece))

@@ -75,7 +75,6 @@ class BaseImage:
     libc: str
     """As `glibc 2.36`; empty for musl."""
     library: str
-    """Folder of its standard library."""
     compiled: bool
     """Whether that was compiled; python's official images delete what was."""
     markers: Mapping[str, str]

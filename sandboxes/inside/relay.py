@@ -46,7 +46,6 @@ class _Flow:
     __slots__ = ("back", "ended", "from_agent", "held", "sink", "sink_gone", "source")
 
     back: _Flow
-    """The other direction."""
 
     def __init__(self, source: socket.socket, sink: socket.socket, from_agent: bool) -> None:
         self.from_agent = from_agent

@@ -10,29 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, get_args
 
-from studies.log.entries import (
-    AbandonedIssue,
-    ApprovalAnswer,
-    Decision,
-    LoggedAmendment,
-    LoggedApprovalRequest,
-    Stamp,
-    VerdictContext,
-    Veto,
-)
+from studies.log import entries
 from studies.log.event import Event, EventType, ImpossibleEvent, refuse, rule
 from studies.log.study import LOOK_RULE, StudyState
+from studies.records import statements
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan
 from studies.records.procedure import Act, Amendment, RunLength, Selection, Sizing
-from studies.records.statements import (
-    apply_pilot,
-    apply_selection,
-    apply_sizing,
-    claims,
-    claims_in_old_words,
-    select_arms,
-)
 from studies.records.verdict import ApprovalRequest, Origin, Verdict
 
 
@@ -54,7 +38,7 @@ def _ask(study: StudyState, event: Event, question: ApprovalRequest, digest: str
     if question.lock not in (study.design_hash, study.noise_hash, *explored):
         raise ImpossibleEvent(f"expected a question about what is locked; found one about {question.lock[:12]}")
     refuse((found := question.hash()) != digest, f"the question's digest is {found[:12]}, the event says {digest[:12]}")
-    study.open_question = LoggedApprovalRequest(event.seq, event.ts, question, found)
+    study.open_question = entries.LoggedApprovalRequest(event.seq, event.ts, question, found)
     study.questions = (*study.questions, study.open_question)
 
 
@@ -63,7 +47,7 @@ def _answer(study: StudyState, event: Event, digest: str, by: Origin, note: str 
     asked, granted = study.open_question, event.type is EventType.APPROVAL_GIVEN
     if asked is None or asked.digest != digest:
         raise ImpossibleEvent(f"the question {digest[:12]} is not open; expected no answer to it")
-    answer = ApprovalAnswer(event.seq, event.ts, asked, granted, by, note)
+    answer = entries.ApprovalAnswer(event.seq, event.ts, asked, granted, by, note)
     study.approvals, study.open_question = (*study.approvals, answer), None
     if not granted:
         study.stopped_reason, study.stopped_seq, study.paused_reason = answer.describe(), event.seq, None
@@ -109,8 +93,8 @@ def _lock(study: StudyState, event: Event, design: Design, hash: str, file: str)
                 f"the lock of round {study.round} is not what the ledgers give it: {error}"
             ) from error
     study.locked_design, study.design_hash, study.lock_file = design, found, file
-    study.locked = Stamp(event.seq, event.ts)
-    _set_design(study, apply_pilot(design))
+    study.locked = entries.Stamp(event.seq, event.ts)
+    _set_design(study, statements.apply_pilot(design))
 
 
 def _abandon(study: StudyState, event: Event, design: Design) -> None:
@@ -131,7 +115,7 @@ def _abandon(study: StudyState, event: Event, design: Design) -> None:
     if not any(act.turn == study.repair_turn and not act.tool_calls for act in study.planner_acts):
         raise ImpossibleEvent(f"expected the turn {study.repair_turn} before it, in which the planner sees no result")
     runs = {run.run_id: run for run in study.runs.values() if run.spec.phase == "confirm"}  # of any length
-    issue = AbandonedIssue(event.seq, event.ts, before, design.repaired, study.lock_file, crash, runs)
+    issue = entries.AbandonedIssue(event.seq, event.ts, before, design.repaired, study.lock_file, crash, runs)
     study.runs = {key: run for key, run in study.runs.items() if key not in runs}
     study.abandoned, study.crashed, study.sizing = (*study.abandoned, issue), "", None
     study.first_launch, study.has_data, study.length = None, False, None
@@ -148,7 +132,7 @@ def _amend(study: StudyState, event: Event, amendment: Amendment) -> None:
     if study.design is None and amendment.kind != "budget" and not answers:
         raise ImpossibleEvent("an amendment came before any design was locked")
     late = study.concluded_reason is not None
-    logged = LoggedAmendment(event.seq, event.ts, amendment, event.actor, study.has_data, late)
+    logged = entries.LoggedAmendment(event.seq, event.ts, amendment, event.actor, study.has_data, late)
     study.amendments = (*study.amendments, logged)
     if amendment.kind == "accept" and not late:
         supersede(study, [v for v in (*study.verdicts, *study.replications) if v.verdict == "invalid"])
@@ -158,7 +142,7 @@ def _amend(study: StudyState, event: Event, amendment: Amendment) -> None:
 def _veto(study: StudyState, event: Event, hypothesis: str, reason: str) -> None:
     refuse(hypothesis not in {claim.id for claim in study.hypotheses}, f"no hypothesis {hypothesis!r} was proposed")
     if hypothesis not in study.vetoed:
-        study.vetoed = {**study.vetoed, hypothesis: Veto(event.seq, event.ts, reason, event.actor)}
+        study.vetoed = {**study.vetoed, hypothesis: entries.Veto(event.seq, event.ts, reason, event.actor)}
 
 
 @rule(EventType.CANDIDATE_ASKED)
@@ -188,13 +172,13 @@ def _decide_screen(
         raise ImpossibleEvent(f"the screen was never asked for {', '.join(never)}")
     if len(kept) > most or len(set(kept)) != len(kept):
         raise ImpossibleEvent(f"expected at most {most} different candidates kept; found {list(kept)}")
-    if arms != select_arms(study.design, tuple(study.candidates.values()), selection):
+    if arms != statements.select_arms(study.design, tuple(study.candidates.values()), selection):
         raise ImpossibleEvent("its arms are not the candidates that it kept")
-    if hypotheses not in (claims(study.design, arms), claims_in_old_words(study.design, arms)):
+    if hypotheses not in (statements.claims(study.design, arms), statements.claims_in_old_words(study.design, arms)):
         raise ImpossibleEvent("its hypotheses are not what follows from the arms that it kept")
     study.selection = selection
     study.hypotheses = tuple(({h.id: h for h in study.hypotheses} | {h.id: h for h in hypotheses}).values())
-    _set_design(study, apply_selection(study.design, arms, hypotheses))
+    _set_design(study, statements.apply_selection(study.design, arms, hypotheses))
 
 
 @rule(EventType.LENGTH_DECIDED)
@@ -217,7 +201,7 @@ def _size(study: StudyState, event: Event, /, **payload: Any) -> None:
     stops = [look.seeds for look in sizing.looks]
     if not pilot.seeds <= sizing.seeds <= pilot.most or sizing.seeds != stops[-1] or stops != sorted(set(stops)):
         raise ImpossibleEvent(f"expected {pilot.seeds} to {pilot.most} seeds, looked at up to all; found {stops}")
-    _set_design(study, apply_sizing(locked, design, sizing))
+    _set_design(study, statements.apply_sizing(locked, design, sizing))
     study.sizing = sizing
 
 
@@ -249,7 +233,7 @@ def _judge(study: StudyState, event: Event, /, **payload: Any) -> None:
         study.verdicts = (*study.verdicts, verdict)
     else:
         raise ImpossibleEvent(f"runs of the phase {verdict.phase} allow no verdict")
-    known = VerdictContext(event.seq, earlier, ended, design, dict(study.runs))
+    known = entries.VerdictContext(event.seq, earlier, ended, design, dict(study.runs))
     study.contexts = {**study.contexts, (name, verdict.phase): known}
 
 
@@ -257,7 +241,7 @@ def _judge(study: StudyState, event: Event, /, **payload: Any) -> None:
 def _decide(
     study: StudyState, event: Event, rule: str, action: str, reason: str, hypothesis: str | None = None, look: int = 0
 ) -> None:
-    decision = Decision(event.seq, event.ts, rule, action, reason, hypothesis, look)
+    decision = entries.Decision(event.seq, event.ts, rule, action, reason, hypothesis, look)
     if hypothesis is not None:
         verdict = study.verdict_on(hypothesis)
         if verdict is None or verdict.look != look:

@@ -71,17 +71,12 @@ Clock = Callable[[], datetime]
 def chain_table(name: str) -> sa.Table:
     """Return a table of hash-chained rows. `payload` holds canonical JSON as text: the hash covers the very bytes."""
     return sa.Table(
-        name,
-        sa.MetaData(),
-        sa.Column("study", sa.String(64), primary_key=True),
+        name, sa.MetaData(), sa.Column("study", sa.String(64), primary_key=True),
         sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("ts", sa.String(32), nullable=False),
-        sa.Column("actor", sa.String(64), nullable=False),
-        sa.Column("type", sa.String(64), nullable=False),
-        sa.Column("payload", sa.Text, nullable=False),
-        sa.Column("prev_hash", sa.String(64), nullable=False),
-        sa.Column("hash", sa.String(64), nullable=False),
-    )
+        sa.Column("ts", sa.String(32), nullable=False), sa.Column("actor", sa.String(64), nullable=False),
+        sa.Column("type", sa.String(64), nullable=False), sa.Column("payload", sa.Text, nullable=False),
+        sa.Column("prev_hash", sa.String(64), nullable=False), sa.Column("hash", sa.String(64), nullable=False),
+    )  # fmt: skip
 
 
 _TABLE: Final = chain_table("events")

@@ -16,34 +16,14 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from studies.errors import LogCorrupt, StudiesError
+from studies.log import entries
 from studies.log.claims import supersede
-from studies.log.entries import (
-    AttemptState,
-    AttemptStatus,
-    NoteKind,
-    PlannedExploration,
-    PlannerAct,
-    PlannerNote,
-    RunState,
-    Stamp,
-)
 from studies.log.event import RULES, Event, EventType, ImpossibleEvent, refuse, rule
 from studies.log.study import RoundState, StudyState
+from studies.records import runs
 from studies.records.alpha import Exploration, exploration_spec
 from studies.records.design import Arm, RunSpec
 from studies.records.procedure import PlanNode
-from studies.records.runs import (
-    GENERATED_CODE_FAILED,
-    NOISE_ARM,
-    PLUMBING_ARM,
-    Measurement,
-    confirm_spec,
-    noise_spec,
-    replicate_spec,
-    screen_spec,
-    shares_untrained,
-    zero_lr_spec,
-)
 from studies.records.verdict import MADE, AnalysisResult, PlannerMessage, Verdict
 
 WORKED: Final = "worked_s"
@@ -142,7 +122,7 @@ def _add_act(
         AnalysisResult.model_validate(look[MADE]) if MADE in look else None
     note = " ".join(filter(None, (note, *tried)))
     told = (action, tries, tokens, rejected, note, not_tested, turn, looks, spent or {}, node, left, choices)
-    study.planner_acts.append(PlannerAct(*told, models))
+    study.planner_acts.append(entries.PlannerAct(*told, models))
 
 
 @rule(EventType.PLANNER_NOTED, EventType.PLANNER_ASKED)
@@ -151,12 +131,12 @@ def _add_note(
     nodes: tuple[PlanNode, ...] = (),
 ) -> None:  # fmt: skip
     asks = event.type is EventType.PLANNER_ASKED
-    kind: NoteKind = "ask" if asks else "revise" if about else "plan" if nodes else "note"
+    kind: entries.NoteKind = "ask" if asks else "revise" if about else "plan" if nodes else "note"
     if kind == "revise" and not any(note.id == about for note in reversed(study.notes.values())):
         raise ImpossibleEvent(f"expected an idea of the planner's notebook to revise; found {about!r}")
     refuse((turn, index) in study.notes, f"note {index} of the turn {turn} was kept before")
     written = kind, text, study.round, turn, index, about, reason, nodes
-    study.notes[turn, index] = PlannerNote(event.seq, event.ts, *written)
+    study.notes[turn, index] = entries.PlannerNote(event.seq, event.ts, *written)
 
 
 @rule(EventType.PLANNER_SPOKE)
@@ -262,7 +242,7 @@ def _plan_exploration(
     if study.design is not None and (study.design.screen is not None or study.open_claims):
         raise ImpossibleEvent("an exploration was planned while the round's claims are open")
     refuse(study.hypotheses and study.design is None, "an exploration was planned between a proposal and its lock")
-    study.explorations = (*study.explorations, PlannedExploration(plan, seconds_per_run, turn, event.seq))
+    study.explorations = (*study.explorations, entries.PlannedExploration(plan, seconds_per_run, turn, event.seq))
     # Another exploration may begin with another model.
     study.prepared = {phase: model for phase, model in study.prepared.items() if phase != "explore"}
 
@@ -277,7 +257,7 @@ def _plan_run(study: StudyState, event: Event, run_id: str, spec: RunSpec) -> No
     if (found := spec.run_id) != run_id:
         raise ImpossibleEvent(f"the spec's run id is {found}, the event says {run_id}")
     refuse(run_id in study.runs, f"run {run_id} was planned before")
-    _put(study, RunState(run_id, spec, planned=event.ts))
+    _put(study, entries.RunState(run_id, spec, planned=event.ts))
 
 
 def _derive_spec(study: StudyState, spec: RunSpec) -> RunSpec:
@@ -302,12 +282,12 @@ def _derive_spec(study: StudyState, spec: RunSpec) -> RunSpec:
         _check_seed(spec, (design.screen.seed,))
         steps = spec.job.get("steps")
         refuse(steps not in [rung.steps for rung in design.screen.rungs], f"no rung of the screen has {steps!r} steps")
-        return screen_spec(study.id, design, lock, study.candidates[spec.arm], int(str(steps)))
+        return runs.screen_spec(study.id, design, lock, study.candidates[spec.arm], int(str(steps)))
     refuse(design.screen is not None, "a run of the confirmation came before the screen was decided")
     arm = _arm(design.arms, spec, "design")
     if spec.phase == "confirm":
         _check_seed(spec, study.arm_seeds[arm.name])
-        return confirm_spec(study.id, design, lock, arm, spec.seed)
+        return runs.confirm_spec(study.id, design, lock, arm, spec.seed)
     if design.replication is None:
         raise ImpossibleEvent("the locked design has no replication")
     replicated = {name for name, decision in study.decided.items() if decision.action == "replicate"}
@@ -315,7 +295,7 @@ def _derive_spec(study: StudyState, spec: RunSpec) -> RunSpec:
     if not wanted or arm.name not in {design.control_arm, *(name for h in wanted for name in design.contrast_of(h))}:
         raise ImpossibleEvent(f"nothing was decided that replicates the arm {arm.name!r}")
     _check_seed(spec, design.seeds_of(arm.name, design.replication.seeds))
-    return replicate_spec(study.id, design, lock, arm, spec.seed)
+    return runs.replicate_spec(study.id, design, lock, arm, spec.seed)
 
 
 def _derive_noise_spec(study: StudyState, spec: RunSpec) -> RunSpec:
@@ -323,12 +303,12 @@ def _derive_noise_spec(study: StudyState, spec: RunSpec) -> RunSpec:
     if plan is None or lock is None or spec.design_hash != lock:
         raise ImpossibleEvent(f"expected an A/A run under the noise plan {str(lock)[:12]}")
     refuse(study.design is not None, "an A/A run came after the design was locked")
-    if spec.arm == PLUMBING_ARM and plan.plumbing is not None:
+    if spec.arm == runs.PLUMBING_ARM and plan.plumbing is not None:
         _check_seed(spec, (plan.plumbing,))
-        return zero_lr_spec(study.id, plan, lock, spec.seed)
-    refuse(spec.arm != NOISE_ARM, f"expected the arm {NOISE_ARM!r} of A/A runs; found {spec.arm!r}")
+        return runs.zero_lr_spec(study.id, plan, lock, spec.seed)
+    refuse(spec.arm != runs.NOISE_ARM, f"expected the arm {runs.NOISE_ARM!r} of A/A runs; found {spec.arm!r}")
     _check_seed(spec, plan.seeds)
-    return noise_spec(study.id, plan, lock, spec.seed)
+    return runs.noise_spec(study.id, plan, lock, spec.seed)
 
 
 def _arm(arms: Iterable[Arm], spec: RunSpec, where: str) -> Arm:
@@ -342,12 +322,12 @@ def _check_seed(spec: RunSpec, seeds: Collection[int]) -> None:
     refuse(spec.seed not in seeds, f"expected one of the seeds of the phase {spec.phase}; found {spec.seed}")
 
 
-def _run(study: StudyState, run_id: str) -> RunState:
+def _run(study: StudyState, run_id: str) -> entries.RunState:
     refuse(run_id not in study.runs, f"no run {run_id!r} was planned")
     return study.runs[run_id]
 
 
-def _put(study: StudyState, run: RunState) -> None:
+def _put(study: StudyState, run: entries.RunState) -> None:
     study.runs[run.run_id] = run
 
 
@@ -367,10 +347,10 @@ def _launch(
     keys = ("initial_sha256", "initial_of", "during_sha256", "why")
     words: dict[str, Any] = {key: str(begins.get(key, "")) for key in keys}
     source = study.every_run.get(untrained := words["initial_of"])
-    if untrained and (source is None or source.collected is None or not shares_untrained(run.spec, source.spec)):
+    if untrained and (source is None or source.collected is None or not runs.shares_untrained(run.spec, source.spec)):
         raise ImpossibleEvent(f"run {run_id} does not begin with the policy that run {untrained} was evaluated with")
     earlier = None if resumes is None else int(resumes)
-    state = AttemptState(attempt, name, event.ts, sandbox=sandbox, resumes=earlier, **words)
+    state = entries.AttemptState(attempt, name, event.ts, sandbox=sandbox, resumes=earlier, **words)
     _put(study, replace(run, attempts=(*run.attempts, state)))
     # the run is to be accounted for: claims that were judged without it are open again, and a test made is spent
     rest, design = _resting_on(study, run.spec), study.design
@@ -384,7 +364,7 @@ def _launch(
     if run.spec.phase == "confirm":
         study.stands = (study.stands | {v.hypothesis for v in rest}) - {v.hypothesis for v in concerned}
     if run.spec.phase not in ("noise", "explore"):
-        study.first_launch = study.first_launch or Stamp(event.seq, event.ts)
+        study.first_launch = study.first_launch or entries.Stamp(event.seq, event.ts)
 
 
 def _resting_on(study: StudyState, spec: RunSpec) -> list[Verdict]:
@@ -401,7 +381,7 @@ def _resting_on(study: StudyState, spec: RunSpec) -> list[Verdict]:
 
 @rule(EventType.ATTEMPT_ENDED)
 def _end_attempt(
-    study: StudyState, event: Event, run_id: str, attempt: int, status: AttemptStatus, code: str, reason: str,
+    study: StudyState, event: Event, run_id: str, attempt: int, status: entries.AttemptStatus, code: str, reason: str,
     seconds: float, refused: Mapping[str, int] = {}, resumed_at: int | None = None, step: int | None = None,
 ) -> None:  # fmt: skip
     run = _run(study, run_id)
@@ -432,8 +412,8 @@ def _copy_attempt(
         issues = tuple(replace(issue, runs=put(issue.runs)) for issue in state.abandoned)
         return replace(state, runs=put(state.runs), abandoned=issues)
 
-    def put(runs: Mapping[str, RunState]) -> dict[str, RunState]:
-        return {**runs, run_id: replace(run, attempts=attempts)} if run_id in runs else dict(runs)
+    def put(known: Mapping[str, entries.RunState]) -> dict[str, entries.RunState]:
+        return {**known, run_id: replace(run, attempts=attempts)} if run_id in known else dict(known)
 
     study.runs, study.abandoned = changed(study).runs, changed(study).abandoned
     study.rounds_before = tuple(map(changed, study.rounds_before))
@@ -454,7 +434,7 @@ def _collect(study: StudyState, event: Event, /, run_id: str, attempt: int, **mo
 
 @rule(EventType.MEASUREMENT_RECORDED)
 def _measure(study: StudyState, event: Event, /, **payload: Any) -> None:
-    measurement = Measurement.model_validate(payload)
+    measurement = runs.Measurement.model_validate(payload)
     run = _run(study, measurement.run_id)
     if run.collected is None:
         raise ImpossibleEvent(f"run {run.run_id} is {run.status}; expected a measurement of a collected run only")
@@ -473,7 +453,7 @@ def _invalidate(study: StudyState, event: Event, run_id: str, code: str, reason:
     run = _run(study, run_id)
     refuse(run.invalid is not None, f"run {run_id} was invalidated before")
     _put(study, replace(run, invalid=(code, reason), settled=event.ts))
-    if code == GENERATED_CODE_FAILED and run.spec.phase == "confirm":
+    if code == runs.GENERATED_CODE_FAILED and run.spec.phase == "confirm":
         study.crashed = study.crashed or run_id
     if run.attempts and run.code != code:  # else it counted so
         supersede(study, _resting_on(study, run.spec))

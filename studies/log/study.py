@@ -12,21 +12,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, Final, Literal
 
-from studies.log.entries import (
-    BUDGET_EXHAUSTED,
-    AbandonedIssue,
-    ApprovalAnswer,
-    Decision,
-    LoggedAmendment,
-    LoggedApprovalRequest,
-    PlannedExploration,
-    PlannerAct,
-    PlannerNote,
-    RunState,
-    Stamp,
-    VerdictContext,
-    Veto,
-)
+from studies.log import entries
 from studies.records.alpha import ALPHA, AlphaAllocation, AlphaLedgers, Exploration, RoundOutcome
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan, RunSpec
 from studies.records.procedure import Phase, RunLength, Selection, Sizing
@@ -58,7 +44,7 @@ class RoundState:
     noise_hash: str | None = None
     """Hash of `noise_plan`, which its runs carry in the lock's place."""
     noise_seconds: float = 0.0
-    explorations: tuple[PlannedExploration, ...] = ()
+    explorations: tuple[entries.PlannedExploration, ...] = ()
     """What was tried without a claim since this round began, in order: before its question, then before the next."""
     locked_design: Design | None = None
     design: Design | None = None
@@ -66,7 +52,7 @@ class RoundState:
     design_hash: str | None = None
     lock_file: str | None = None
     """Name of the lock's file in the study's folder; None before the lock."""
-    locked: Stamp | None = None
+    locked: entries.Stamp | None = None
     arm_seeds: Mapping[str, frozenset[int]] = field(default_factory=dict)
     candidates: Mapping[str, Arm] = field(default_factory=dict)
     """What the screen was asked to try, by name, in order."""
@@ -78,8 +64,8 @@ class RoundState:
     """Hash and seconds of the model that the confirmation begins with."""
     prepared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Payload of `model.prepared` by the phase whose runs begin with that model; `models` where arms compare them."""
-    first_launch: Stamp | None = None
-    runs: dict[str, RunState] = field(default_factory=dict)
+    first_launch: entries.Stamp | None = None
+    runs: dict[str, entries.RunState] = field(default_factory=dict)
     has_data: bool = False
     verdicts: tuple[Verdict, ...] = ()
     """The newest verdict on each hypothesis, final or of an early look, while its data are unchanged."""
@@ -91,14 +77,14 @@ class RoundState:
     """The look of a verdict whose test was made when the budget ended, on fewer runs than were made later."""
     stands: frozenset[str] = frozenset()
     """Hypotheses whose verdict stands though a run of its look began later."""
-    contexts: Mapping[tuple[str, Phase], VerdictContext] = field(default_factory=dict)
+    contexts: Mapping[tuple[str, Phase], entries.VerdictContext] = field(default_factory=dict)
     """What the newest verdict on a hypothesis in a phase was computed with."""
-    decisions: tuple[Decision, ...] = ()
-    decided: Mapping[str, Decision] = field(default_factory=dict)
-    vetoed: Mapping[str, Veto] = field(default_factory=dict)
+    decisions: tuple[entries.Decision, ...] = ()
+    decided: Mapping[str, entries.Decision] = field(default_factory=dict)
+    vetoed: Mapping[str, entries.Veto] = field(default_factory=dict)
     crashed: str = ""
     """The first run that its own code ended under the present lock."""
-    abandoned: tuple[AbandonedIssue, ...] = ()
+    abandoned: tuple[entries.AbandonedIssue, ...] = ()
     """What was given up of the round's question when its code was repaired, under the locks before the present one."""
     spoken: tuple[int, ...] = ()
     """Numbers of the events that hold what its planner said on the round where the study was stopped."""
@@ -120,13 +106,13 @@ class StudyState(RoundState):
     versions: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
     created: str = ""
-    amendments: tuple[LoggedAmendment, ...] = ()
-    planner_acts: list[PlannerAct] = field(default_factory=list)
-    notes: dict[tuple[str, int], PlannerNote] = field(default_factory=dict)
+    amendments: tuple[entries.LoggedAmendment, ...] = ()
+    planner_acts: list[entries.PlannerAct] = field(default_factory=list)
+    notes: dict[tuple[str, int], entries.PlannerNote] = field(default_factory=dict)
     """What the planner noted, revised and asked the user over all rounds, by turn and index, in order."""
-    questions: tuple[LoggedApprovalRequest, ...] = ()
-    open_question: LoggedApprovalRequest | None = None
-    approvals: tuple[ApprovalAnswer, ...] = ()
+    questions: tuple[entries.LoggedApprovalRequest, ...] = ()
+    open_question: entries.LoggedApprovalRequest | None = None
+    approvals: tuple[entries.ApprovalAnswer, ...] = ()
     report: Mapping[str, Any] | None = None
     """What `report.built` says of the pages, where only notes came after that event of a study that is over."""
     newest_report: Mapping[str, Any] | None = None
@@ -161,7 +147,7 @@ class StudyState(RoundState):
     """Rounds that were begun and came to no lock, with the A/A runs that were made for them."""
 
     @property
-    def notebook(self) -> tuple[PlannerNote, ...]:
+    def notebook(self) -> tuple[entries.PlannerNote, ...]:
         return tuple(self.notes.values())
 
     @property
@@ -206,7 +192,7 @@ class StudyState(RoundState):
         return self.explorations[-1].plan if self.explores and self.explorations else None
 
     @property
-    def denial(self) -> ApprovalAnswer | None:
+    def denial(self) -> entries.ApprovalAnswer | None:
         """The denial that stopped the study; None where none did, or it goes on."""
         last = self.approvals[-1] if self.approvals and self.stopped_reason is not None else None
         return last if last is not None and last.seq == self.stopped_seq else None
@@ -237,14 +223,14 @@ class StudyState(RoundState):
         return self.design is not None or bool(self.rounds_before) or any(n.kind == "ask" for n in self.notebook)
 
     @property
-    def every_run(self) -> Mapping[str, RunState]:
+    def every_run(self) -> Mapping[str, entries.RunState]:
         if not self.rounds_before and not self.given_up:
             return self.all_runs
         every = (*self.rounds_before, *self.given_up, self)
         return {name: run for state in every for name, run in state.all_runs.items()}
 
     @property
-    def all_runs(self) -> Mapping[str, RunState]:
+    def all_runs(self) -> Mapping[str, entries.RunState]:
         """The runs of this round, those of abandoned issues first: only `runs` feed verdicts."""
         if not self.abandoned:
             return self.runs
@@ -262,7 +248,7 @@ class StudyState(RoundState):
         return f"{self.round}/repair/{len(self.abandoned) + 1}"
 
     @property
-    def repairable(self) -> RunState | None:
+    def repairable(self) -> entries.RunState | None:
         """The run whose code may be repaired now, by the lock: it crashed early, as all that crashed did, and nothing
         that the lock led to was judged."""
         design, runs = self.locked_design, self.runs.values()  # of any length
@@ -364,7 +350,7 @@ class StudyState(RoundState):
         missing = self.missing_runs(verdict.hypothesis, verdict.look)
         return any(run is not None and run.invalid is None for run in missing)
 
-    def missing_runs(self, hypothesis: str, look: int) -> list[RunState | None]:
+    def missing_runs(self, hypothesis: str, look: int) -> list[entries.RunState | None]:
         """Return the runs of a claim's look that the budget has not carried to their end; None for one not planned."""
         design = self.design
         assert design is not None
@@ -374,7 +360,7 @@ class StudyState(RoundState):
         found = [runs.get((arm, seed)) for arm in arms for seed in design.seeds_of(arm, seen)]
         return [
             run for run in found
-            if run is None or (run.collected is None and (run.cut or run.code in ("", BUDGET_EXHAUSTED)))
+            if run is None or (run.collected is None and (run.cut or run.code in ("", entries.BUDGET_EXHAUSTED)))
         ]  # fmt: skip
 
     @property
@@ -388,7 +374,7 @@ class StudyState(RoundState):
         return self.first_launch is not None and self.budget_amended > self.first_launch.seq
 
     @property
-    def budget_decision(self) -> Decision | None:
+    def budget_decision(self) -> entries.Decision | None:
         """The decision that the budget is used up, unless the budget was amended after it."""
         return next(
             (d for d in reversed(self.decisions) if d.rule == BUDGET_RULE and d.seq > self.budget_amended), None
@@ -410,16 +396,16 @@ class StudyState(RoundState):
             return "hand"
         return "budget" if self.budget_decision is not None else None
 
-    def context_of(self, hypothesis: str, look: int, phase: Phase) -> VerdictContext | None:
+    def context_of(self, hypothesis: str, look: int, phase: Phase) -> entries.VerdictContext | None:
         """Return what the current verdict was computed with; None where it is not of this look, or there is none."""
         current = self.verdicts if phase == "confirm" else self.replications
         known = any((v.hypothesis, v.look) == (hypothesis, look) for v in current)
         return self.contexts.get((hypothesis, phase)) if known else None
 
-    def runs_of(self, arm: str, phase: Phase = "confirm") -> tuple[RunState, ...]:
+    def runs_of(self, arm: str, phase: Phase = "confirm") -> tuple[entries.RunState, ...]:
         return tuple(run for run in self.runs_in(phase) if run.spec.arm == arm)
 
-    def runs_in(self, phase: Phase) -> tuple[RunState, ...]:
+    def runs_in(self, phase: Phase) -> tuple[entries.RunState, ...]:
         """Return the runs of a phase; of the confirmation those that are as long as claims rest on."""
         return tuple(run for run in self.runs.values() if run.spec.phase == phase and self.counts(run.spec))
 

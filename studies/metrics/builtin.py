@@ -16,21 +16,7 @@ from typing import ClassVar, Final
 
 from studies.checks.conditions import INITIAL, Part, plays_of_both, success_rate
 from studies.checks.training import LEAST_EPISODES, WINDOW_EPISODES, detect_collapse, training_curve
-from studies.metrics.base import (
-    BY_EPISODES,
-    BY_SECONDS,
-    BY_TOKENS,
-    Asked,
-    Curve,
-    MetricKind,
-    Refused,
-    Results,
-    Value,
-    before_and_after,
-    require_threshold,
-    schedule_of,
-    success_curve,
-)
+from studies.metrics import base
 from studies.metrics.logged import FORMS, Logged, Reduction
 from studies.records.design import GAIN, MATCHED, Metric
 from studies.records.procedure import CollapseRule
@@ -40,22 +26,22 @@ REACHED: Final = "/reached"
 """What the key ends with under which it stands whether the threshold was reached: 1 or 0."""
 
 
-class Success(MetricKind):
+class Success(base.MetricKind):
     """The share of hidden episodes that are solved after the last step."""
 
     name = "success"
     title = "share of hidden tasks solved after the last step"
     words = ("final success", "success rate", "accuracy", "final score")
 
-    def define(self, asked: Asked) -> Metric:
+    def define(self, asked: base.Asked) -> Metric:
         meaning = f"share of {asked.episodes} hidden episodes, played after the last step, in which {asked.measures}"
         return Metric(meaning=meaning, episodes=asked.episodes)
 
-    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        return before_and_after(metric, run)
+    def measure(self, metric: Metric, run: base.Results) -> Mapping[str, base.Value]:
+        return base.before_and_after(metric, run)
 
 
-class Gain(MetricKind):
+class Gain(base.MetricKind):
     """Success after training less success before it: the former is told of two models mostly by where they begin."""
 
     name = "gain"
@@ -64,29 +50,29 @@ class Gain(MetricKind):
     effect = 0.05
     reads_initial = True
 
-    def define(self, asked: Asked) -> Metric:
+    def define(self, asked: base.Asked) -> Metric:
         meaning = (
             f"share of {asked.episodes} hidden episodes, played after the last step, in which {asked.measures}, less "
             "the share of as many that were played before the first step of the same run"
         )
         return Metric(key=GAIN, meaning=meaning, episodes=asked.episodes, worst=-1.0)
 
-    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        both = before_and_after(metric, run)
+    def measure(self, metric: Metric, run: base.Results) -> Mapping[str, base.Value]:
+        both = base.before_and_after(metric, run)
         before, after = both.values()
-        return {**both, metric.key: Value(after.value - before.value, after.n)}
+        return {**both, metric.key: base.Value(after.value - before.value, after.n)}
 
 
-class OfPlays(MetricKind):
+class OfPlays(base.MetricKind):
     """A number of an evaluation's plays, read off those before training and those after it."""
 
     @abstractmethod
     def read(self, metric: Metric, part: Part) -> float: ...
 
-    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
+    def measure(self, metric: Metric, run: base.Results) -> Mapping[str, base.Value]:
         parts = {metric.key + INITIAL: run.initial, metric.key: run.final}
-        values = {key: Value(self.read(metric, part), len(part["episodes"])) for key, part in parts.items()}
-        return {**before_and_after(metric, run), **values}
+        values = {key: base.Value(self.read(metric, part), len(part["episodes"])) for key, part in parts.items()}
+        return {**base.before_and_after(metric, run), **values}
 
 
 class MeanReward(OfPlays):
@@ -97,10 +83,12 @@ class MeanReward(OfPlays):
     words = ("mean reward", "average reward", "reward reached")
     unit = "reward"
 
-    def define(self, asked: Asked) -> Metric:
+    def define(self, asked: base.Asked) -> Metric:
         low, high = asked.rewards
         if not low < high:
-            raise Refused(f"expected rewards of a range; found {low:g} to {high:g}; give the environment its range")
+            raise base.Refused(
+                f"expected rewards of a range; found {low:g} to {high:g}; give the environment its range"
+            )
         return Metric(
             key="hidden/reward", kind=self.name, name="mean hidden reward", unit=self.unit,
             meaning=f"mean reward of {asked.episodes} hidden episodes, played after the last step",
@@ -111,7 +99,7 @@ class MeanReward(OfPlays):
         return fmean(float(episode["reward"]) for episode in part["episodes"])
 
 
-class Area(MetricKind):
+class Area(base.MetricKind):
     """The mean of hidden success over the whole training; below a threshold it is mostly of speed."""
 
     name = "area"
@@ -120,24 +108,24 @@ class Area(MetricKind):
     takes = frozenset({"threshold"})
     effect = 0.05
 
-    def define(self, asked: Asked) -> Metric:
-        below = "" if asked.threshold is None else f" below {require_threshold(asked):g}"
+    def define(self, asked: base.Asked) -> Metric:
+        below = "" if asked.threshold is None else f" below {base.require_threshold(asked):g}"
         return Metric(
             key="hidden/area" if asked.threshold is None else f"hidden/area_below_{asked.threshold:g}", kind=self.name,
             name=f"area under the hidden curve{below}",
             meaning=f"mean hidden success{below} over training: the share of hidden episodes in which {asked.measures}",
             episodes=asked.episodes, best=asked.threshold or 1.0, threshold=asked.threshold,
-            horizon=float(asked.horizon), schedule=schedule_of(asked),
+            horizon=float(asked.horizon), schedule=base.schedule_of(asked),
         )  # fmt: skip
 
-    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
+    def measure(self, metric: Metric, run: base.Results) -> Mapping[str, base.Value]:
         if metric.horizon is None:
-            raise Refused(f"expected a horizon of {metric.key}; found none in the design")
-        area = success_curve(run).area(metric.horizon, metric.best)
-        return {**before_and_after(metric, run), metric.key: Value(area, run.plays)}
+            raise base.Refused(f"expected a horizon of {metric.key}; found none in the design")
+        area = base.success_curve(run).area(metric.horizon, metric.best)
+        return {**base.before_and_after(metric, run), metric.key: base.Value(area, run.plays)}
 
 
-class TrainingArea(MetricKind):
+class TrainingArea(base.MetricKind):
     """The mean of training success over the whole training, off the curve that a training logs anyway. Beyond the last
     batch, up to the horizon, holds the mean of the last `WINDOW_EPISODES` episodes."""
 
@@ -147,7 +135,7 @@ class TrainingArea(MetricKind):
     effect = 0.05
     evaluates = False
 
-    def define(self, asked: Asked) -> Metric:
+    def define(self, asked: base.Asked) -> Metric:
         return Metric(
             key="training/area", kind=self.name, name="mean success on training tasks",
             meaning=(
@@ -157,22 +145,24 @@ class TrainingArea(MetricKind):
             episodes=asked.episodes, horizon=float(asked.horizon),
         )  # fmt: skip
 
-    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        rows = [(row["metrics"].get("critic/success/mean"), row["metrics"].get(BY_EPISODES)) for row in run.history]
+    def measure(self, metric: Metric, run: base.Results) -> Mapping[str, base.Value]:
+        rows = [
+            (row["metrics"].get("critic/success/mean"), row["metrics"].get(base.BY_EPISODES)) for row in run.history
+        ]
         known = [(float(share), float(count)) for share, count in rows if share is not None and count]
         if metric.horizon is None or not rows or len(known) < len(rows):
-            raise Refused(
+            raise base.Refused(
                 f"expected a horizon, and the success of every training step; found {len(known)} of {len(rows)} steps "
                 "that tell it: have the environment say of every play whether it succeeded"
             )
         shares, counts = zip(*known, strict=True)
         at = [0.0, *accumulate(counts)]
         last = fmean(share for share, begun in zip(shares, at, strict=False) if begun > at[-2] - WINDOW_EPISODES)
-        area = Curve(tuple(at), (*shares, last)).area(metric.horizon)
-        return {**before_and_after(metric, run), metric.key: Value(area, round(at[-1]))}
+        area = base.Curve(tuple(at), (*shares, last)).area(metric.horizon)
+        return {**base.before_and_after(metric, run), metric.key: base.Value(area, round(at[-1]))}
 
 
-class EpisodesTo(MetricKind):
+class EpisodesTo(base.MetricKind):
     """Training episodes until the centred mean of three evaluations reaches a threshold."""
 
     name = "episodes"
@@ -181,14 +171,14 @@ class EpisodesTo(MetricKind):
     unit = "episodes"
     takes = frozenset({"threshold"})
     reads_collapses = True
-    by: ClassVar[str] = BY_EPISODES
+    by: ClassVar[str] = base.BY_EPISODES
     """Which metric of the steps its time is the sum of."""
 
-    def horizon(self, asked: Asked) -> float:
+    def horizon(self, asked: base.Asked) -> float:
         return float(asked.horizon)
 
-    def define(self, asked: Asked) -> Metric:
-        threshold, horizon = require_threshold(asked), self.horizon(asked)
+    def define(self, asked: base.Asked) -> Metric:
+        threshold, horizon = base.require_threshold(asked), self.horizon(asked)
         return Metric(
             key=f"hidden/{self.unit}_to_{threshold:g}", kind=self.name, unit=self.unit,
             name=f"{self.unit} to {threshold:g} hidden success",
@@ -197,16 +187,20 @@ class EpisodesTo(MetricKind):
                 f"{horizon:g} where that is never reached"
             ),
             episodes=asked.episodes, higher_is_better=False, worst=horizon, best=0.0, threshold=threshold,
-            horizon=horizon, schedule=schedule_of(asked),
+            horizon=horizon, schedule=base.schedule_of(asked),
         )  # fmt: skip
 
-    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
+    def measure(self, metric: Metric, run: base.Results) -> Mapping[str, base.Value]:
         if metric.threshold is None or metric.horizon is None:
-            raise Refused(f"expected threshold and horizon of {metric.key}; found none in the design")
-        crossing = success_curve(run, self.by).crossing(metric.threshold)
+            raise base.Refused(f"expected threshold and horizon of {metric.key}; found none in the design")
+        crossing = base.success_curve(run, self.by).crossing(metric.threshold)
         time = metric.horizon if crossing is None else min(crossing, metric.horizon)
-        reached = Value(float(time < metric.horizon), run.plays)
-        return {**before_and_after(metric, run), metric.key + REACHED: reached, metric.key: Value(time, run.plays)}
+        reached = base.Value(float(time < metric.horizon), run.plays)
+        return {
+            **base.before_and_after(metric, run),
+            metric.key + REACHED: reached,
+            metric.key: base.Value(time, run.plays),
+        }
 
 
 class SecondsTo(EpisodesTo):
@@ -216,15 +210,15 @@ class SecondsTo(EpisodesTo):
     title = "seconds of training until hidden success reaches a threshold"
     words = ("wall-clock", "wall clock time", "seconds to")
     unit = "seconds"
-    by = BY_SECONDS
+    by = base.BY_SECONDS
 
-    def horizon(self, asked: Asked) -> float:
+    def horizon(self, asked: base.Asked) -> float:
         if asked.horizon_s is None:
-            raise Refused("expected what a training takes, to cut its time; found no price of one")
+            raise base.Refused("expected what a training takes, to cut its time; found no price of one")
         return asked.horizon_s
 
 
-class SuccessAtTokens(MetricKind):
+class SuccessAtTokens(base.MetricKind):
     """Hidden success where so many trained tokens are spent: arms are compared at equal amounts, not at equal steps. A
     training that ended before has no value; one that a rule of the watchdog ended stays as it was."""
 
@@ -232,15 +226,15 @@ class SuccessAtTokens(MetricKind):
     title = "hidden success once training has spent so many tokens: arms at equal tokens, not steps"
     takes = frozenset({"of"})
     form = "TOKENS"
-    by: ClassVar[str] = BY_TOKENS
+    by: ClassVar[str] = base.BY_TOKENS
 
-    def define(self, asked: Asked) -> Metric:
+    def define(self, asked: base.Asked) -> Metric:
         spent, most = MATCHED[self.name], asked.horizon_s or math.inf  # what no training spends more than
-        if self.by == BY_TOKENS:
+        if self.by == base.BY_TOKENS:
             most = asked.horizon * (asked.sampled or asked.tokens or math.inf)
         if not re.fullmatch(r"[1-9]\d{0,11}", asked.of, re.ASCII) or int(asked.of) > most:
             bound = f", at most {most:,.0f}" if most < math.inf else ""
-            raise Refused(
+            raise base.Refused(
                 f"expected a whole number of {spent} that every training comes to{bound}; found {asked.of or 'none'}; "
                 f"give one (--metric {self.name}:{self.form}), or train longer"
             )
@@ -251,17 +245,17 @@ class SuccessAtTokens(MetricKind):
                 f"share of hidden episodes in which {asked.measures} once training has spent {at}, on a straight line "
                 "between the evaluations before and after"
             ),
-            episodes=asked.episodes, of=asked.of, schedule=schedule_of(asked),
+            episodes=asked.episodes, of=asked.of, schedule=base.schedule_of(asked),
         )  # fmt: skip
 
-    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        curve, at = success_curve(run, self.by), int(metric.of)
+    def measure(self, metric: Metric, run: base.Results) -> Mapping[str, base.Value]:
+        curve, at = base.success_curve(run, self.by), int(metric.of)
         if curve.xs[-1] < at and run.stopped_by is None:
-            raise Refused(
+            raise base.Refused(
                 f"expected a training of {at:,} {MATCHED[self.name]}; found one that ended after {curve.xs[-1]:,.0f}, "
                 "where nothing is known of it: train longer, or compare at fewer"
             )
-        return {**before_and_after(metric, run), metric.key: Value(curve.height(at), run.plays)}
+        return {**base.before_and_after(metric, run), metric.key: base.Value(curve.height(at), run.plays)}
 
 
 class SuccessAtSeconds(SuccessAtTokens):
@@ -270,7 +264,7 @@ class SuccessAtSeconds(SuccessAtTokens):
     name = "success-at-seconds"
     title = "hidden success after so many seconds of training: arms at equal seconds, not steps"
     form = "SECONDS"
-    by = BY_SECONDS
+    by = base.BY_SECONDS
 
 
 class TokensPerTask(OfPlays):
@@ -283,10 +277,10 @@ class TokensPerTask(OfPlays):
     unit = "tokens"
     takes = frozenset({"threshold"})
 
-    def define(self, asked: Asked) -> Metric:
+    def define(self, asked: base.Asked) -> Metric:
         cut = asked.tokens if asked.threshold is None else asked.threshold
         if cut is None or not 1 <= cut < math.inf:
-            raise Refused(
+            raise base.Refused(
                 "expected the most tokens that a solved task may cost, 1 or more, such as 200; found "
                 f"{'none' if cut is None else f'{cut:g}'}; give it (--metric tokens:200)"
             )
@@ -302,7 +296,7 @@ class TokensPerTask(OfPlays):
     def read(self, metric: Metric, part: Part) -> float:
         tokens = [episode.get("tokens") for episode in part["episodes"]]
         if missing := tokens.count(None):
-            raise Refused(
+            raise base.Refused(
                 f"expected the sampled tokens of every hidden episode; found {missing} of {len(tokens)} without them: "
                 "evaluate with a server and a client of this version"
             )
@@ -310,7 +304,7 @@ class TokensPerTask(OfPlays):
         return min(metric.worst, sum(tokens) / solved) if solved else metric.worst
 
 
-class Transfer(MetricKind):
+class Transfer(base.MetricKind):
     """The share of another environment's hidden episodes that are solved after the last step."""
 
     name = "transfer"
@@ -319,23 +313,23 @@ class Transfer(MetricKind):
     takes = frozenset({"of"})
     of_environment = True
 
-    def define(self, asked: Asked) -> Metric:
+    def define(self, asked: base.Asked) -> Metric:
         if not asked.of:
-            raise Refused("expected another environment; found no name; name it (--metric transfer:NAME)")
+            raise base.Refused("expected another environment; found no name; name it (--metric transfer:NAME)")
         meaning = f"share of {asked.episodes} hidden episodes of {asked.of} that are solved, played after the last step"
         return Metric(
             key=f"hidden/success_on_{asked.of}", kind=self.name, name=f"hidden success on {asked.of}", meaning=meaning,
             of=asked.of, episodes=asked.episodes,
         )  # fmt: skip
 
-    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
+    def measure(self, metric: Metric, run: base.Results) -> Mapping[str, base.Value]:
         if run.other is None:
-            raise Refused(f"expected an evaluation on {metric.of} after the last step; found none")
-        there = Value(success_rate(run.other), len(run.other["episodes"]))
-        return {**before_and_after(metric, run), metric.key: there}
+            raise base.Refused(f"expected an evaluation on {metric.of} after the last step; found none")
+        there = base.Value(success_rate(run.other), len(run.other["episodes"]))
+        return {**base.before_and_after(metric, run), metric.key: there}
 
 
-class Collapse(MetricKind):
+class Collapse(base.MetricKind):
     """1 for a training that collapsed, 0 for one that did not: its mean is the rate, which an exact test compares."""
 
     name = "collapse"
@@ -345,9 +339,9 @@ class Collapse(MetricKind):
     reads_collapses = True
     rates = True
 
-    def define(self, asked: Asked) -> Metric:
+    def define(self, asked: base.Asked) -> Metric:
         if asked.horizon < LEAST_EPISODES:
-            raise Refused(
+            raise base.Refused(
                 f"expected trainings of {LEAST_EPISODES} episodes or more, in which a collapse can be seen; found "
                 f"{asked.horizon:,}; train longer"
             )
@@ -360,17 +354,17 @@ class Collapse(MetricKind):
             episodes=asked.episodes, higher_is_better=False, worst=1.0, best=0.0,
         )  # fmt: skip
 
-    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
+    def measure(self, metric: Metric, run: base.Results) -> Mapping[str, base.Value]:
         plays = plays_of_both(run.initial, run.final)
         course = training_curve(run.history, success_rate(run.initial), success_rate(run.final), plays)
         how = detect_collapse(Conditions(course=course, stopped_by=run.stopped_by), CollapseRule())
         if how is None and course.peak is None:
-            raise Refused(
+            raise base.Refused(
                 f"expected the success and number of {LEAST_EPISODES} training episodes or more, to see whether a "
                 f"training collapsed; found {len(run.history)} steps that do not tell it"
             )
-        both = before_and_after(metric, run)
-        return {**both, metric.key: Value(float(how is not None), len(run.final["episodes"]))}
+        both = base.before_and_after(metric, run)
+        return {**both, metric.key: base.Value(float(how is not None), len(run.final["episodes"]))}
 
 
 class MeanFact(OfPlays):
@@ -382,17 +376,19 @@ class MeanFact(OfPlays):
     takes = frozenset({"of"})
     form = FORMS[name][0]
 
-    def define(self, asked: Asked) -> Metric:
+    def define(self, asked: base.Asked) -> Metric:
         reduced = None if asked.of in asked.facts or ":" not in asked.of else Reduction.parse(asked.of, self.name)
         name = asked.of if reduced is None else reduced.name
         if name not in asked.facts:
-            raise Refused(
+            raise base.Refused(
                 "expected a fact that the environment declares with its range "
                 f"({', '.join(sorted(asked.facts)) or 'none'}); found {name or 'no name'}; name it (--metric "
                 "fact:NAME), or declare it in the environment: facts = {'NAME': (worst, best)}"
             )
         if reduced is not None and reduced.ends is not None:
-            raise Refused(f"expected fact:{name}:{reduced.how}, as its environment says the range; found {asked.of}")
+            raise base.Refused(
+                f"expected fact:{name}:{reduced.how}, as its environment says the range; found {asked.of}"
+            )
         worst, best = asked.facts[name] if reduced is None else reduced.range(asked.facts[name])
         plain = Metric(
             key=f"hidden/fact/{name}", kind=self.name, name=f"hidden {name}", unit=name, of=name,
@@ -403,22 +399,22 @@ class MeanFact(OfPlays):
             return plain
         called, how = f"hidden {name}, {reduced.describe()}", reduced.how.replace(":", "")
         return plain.model_copy(update={
-            "key": f"{plain.key}/{how}", "name": called, "of": asked.of, "schedule": schedule_of(asked),
+            "key": f"{plain.key}/{how}", "name": called, "of": asked.of, "schedule": base.schedule_of(asked),
             "meaning": f"{called}, of the policies that are evaluated after these steps, by hidden episodes",
         })  # fmt: skip
 
-    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
+    def measure(self, metric: Metric, run: base.Results) -> Mapping[str, base.Value]:
         if metric.schedule is None:
             return super().measure(metric, run)
         reduction, parts = Reduction.parse(metric.of, self.name), (*run.during, run.final)
         plain, plays = metric.model_copy(update={"of": reduction.name}), sum(len(part["episodes"]) for part in parts)
         number = reduction.reduce(metric, [(int(part["policy_version"]), self.read(plain, part)) for part in parts])
-        return {**before_and_after(metric, run), metric.key: Value(number, plays)}
+        return {**base.before_and_after(metric, run), metric.key: base.Value(number, plays)}
 
     def read(self, metric: Metric, part: Part) -> float:
         values = [episode.get("facts", {}).get(metric.of) for episode in part["episodes"]]
         if missing := sum(value is None or not math.isfinite(value) for value in values):
-            raise Refused(
+            raise base.Refused(
                 f"expected {metric.of} of every hidden episode; found {missing} of {len(values)} without it: have the "
                 "environment say it of every play"
             )

@@ -13,24 +13,8 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from studies.records import procedure
 from studies.records.base import EvolvingRecord, JsonValue, Record, canonical, digest
-from studies.records.procedure import (
-    CollapseRule,
-    EnvironmentRecord,
-    Extension,
-    InterimAnalysis,
-    Noise,
-    Phase,
-    Pilot,
-    PowerTarget,
-    Prediction,
-    Replication,
-    RoundPlace,
-    Rule,
-    Screen,
-    StartRule,
-    Watchdog,
-)
 
 Source = Annotated[str, Field(min_length=1)]
 Direction = Literal["increase", "decrease"]
@@ -118,7 +102,7 @@ class Hypothesis(EvolvingRecord):
     """Value of the variable in the treatment arm."""
     direction: Direction
     """Whether the treatment is expected to raise or to lower the metric."""
-    prediction: Prediction
+    prediction: procedure.Prediction
     smallest_effect: float | None = Field(default=None, gt=0)
     """The smallest difference that would matter to anybody, in the metric's own unit; None where nobody said."""
     falsifier: str = Field(default="", max_length=500)
@@ -371,42 +355,42 @@ class Design(EvolvingRecord):
     """How often code that crashes early in training may be repaired, with all arms begun anew."""
     repaired: str = ""
     """Hash of the lock whose code it repairs, to which it is equal but for that source and the seeds."""
-    promise: PowerTarget | None = None
+    promise: procedure.PowerTarget | None = None
     """What it can see; None for a design that promised nothing."""
-    noise: Noise | None = None
+    noise: procedure.Noise | None = None
     """The bank's word on the spread between seeds; None where there was no bank."""
-    looks: tuple[InterimAnalysis, ...] = ()
+    looks: tuple[procedure.InterimAnalysis, ...] = ()
     """When the data are analysed and at which level; empty for once, at the end, at `alpha`."""
     equivalence_margin: float | None = Field(default=None, gt=0)
     """Differences inside it count as none; None for a design that cannot find equivalence."""
     multiplicity: Literal["none", "dunnett_bh", "dunnett_bonferroni"] = "none"
     """`dunnett_bh`: Dunnett among the arms of one variable, Benjamini-Hochberg across the study's claims;
     `dunnett_bonferroni`, of a round of several: the variables share its level, so that any false claim is bounded."""
-    screen: Screen | None = None
-    replication: Replication | None = None
-    watchdog: Watchdog | None = None
-    decision_table: tuple[Rule, ...] = ()
+    screen: procedure.Screen | None = None
+    replication: procedure.Replication | None = None
+    watchdog: procedure.Watchdog | None = None
+    decision_table: tuple[procedure.Rule, ...] = ()
     counted_as_worst: tuple[str, ...] = ()
     """Codes of runs that broke down by their own training: they count, with the metric's worst value."""
     most_excluded: float = Field(default=1.0, ge=0, le=1)
     """Largest share of an arm's runs that may be excluded before its comparison is invalid."""
-    collapse: CollapseRule | None = None
+    collapse: procedure.CollapseRule | None = None
     """When a training counts as collapsed: claims then speak of the mean of those that do not."""
     scope_reached: bool = False
     """Whether a verdict on a time says that it speaks of trainings that get there, where others, as many as so few runs
     leave open, would undo it. Not in designs from before there was it: their verdicts speak of all."""
-    start: StartRule | None = None
+    start: procedure.StartRule | None = None
     """When a training counts as never started: it counts with its value, and verdicts say what others would undo. None,
     as in older designs, for verdicts that do not look."""
-    environments: tuple[EnvironmentRecord, ...] = ()
+    environments: tuple[procedure.EnvironmentRecord, ...] = ()
     """What the environments consist of that are not built in."""
     shared_seeds: bool = True
     """Whether the runs of all arms have the seeds as they stand; if not, each arm derives its own from them."""
-    inquiry: RoundPlace | None = None
+    inquiry: procedure.RoundPlace | None = None
     """Which round of an inquiry it is; None for a study of one round."""
-    pilot: Pilot | None = None
+    pilot: procedure.Pilot | None = None
     """How its first runs size it, where the bank did not know the noise; None for a design of a locked size."""
-    extension: Extension | None = None
+    extension: procedure.Extension | None = None
     """When runs are longer than the base job has them; None for a design whose runs are as long as that."""
     spending: Literal["planned", "reached"] = "planned"
     """The level of a look that the budget or a hand cuts short: as planned for its seeds, as in designs from before
@@ -513,7 +497,7 @@ class RunSpec(EvolvingRecord):
     """Source of the reward function that is trained on; None for the environment's own."""
     slots: Mapping[str, Source] = {}
     """Source of what is in every other slot that does not hold what is built in."""
-    phase: Phase = "confirm"
+    phase: procedure.Phase = "confirm"
     """What it is for."""
 
     @property

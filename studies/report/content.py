@@ -20,7 +20,7 @@ from studies.records.base import digest
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name, value_of
 from studies.records.verdict import ANALYSE, MADE, AnalysisResult, one_line
-from studies.report import claims, summary, tables
+from studies.report import claims, summary, tables, wording
 from studies.report.answer import answer_section, plan_section
 from studies.report.elements import (
     Block,
@@ -47,18 +47,6 @@ from studies.report.prose import last_words, mark, why_asked
 from studies.report.summary import Headline, headline, last_judged, point_out_round
 from studies.report.tables import what_differs
 from studies.report.validity import facts_table, others_table, remarks
-from studies.report.wording import (
-    NONE,
-    command_line,
-    describe_comparison,
-    describe_fields,
-    duration,
-    fine_percent,
-    moment,
-    number,
-    percent,
-    plural,
-)
 from studies.verdicts.judge import verdict_follows
 
 _STANDING: Final = {
@@ -139,7 +127,7 @@ def title(state: StudyState) -> str:
         topic = one_line(state.topic) or "(no topic)"
         return topic if len(topic) <= _TITLE else f"{topic[: _TITLE - 1]}…"
     if len(design.hypotheses) == 1:
-        said = f"{describe_comparison(design.hypotheses[0])}, in {design.environment}"
+        said = f"{wording.describe_comparison(design.hypotheses[0])}, in {design.environment}"
         if len(said) <= _TITLE:
             return said
     return f"{what_differs(design)} in {design.environment}"
@@ -149,7 +137,7 @@ def campaign_title(state: StudyState) -> str:
     designs = [each.design for each in state.rounds if each.design is not None]
     fields = ", ".join(dict.fromkeys(name for design in designs for name in what_differs(design).split(", ") if name))
     places = " and ".join(dict.fromkeys(design.environment for design in designs))
-    return f"{f'{fields} in ' if fields else ''}{places}: {plural(len(designs), 'round')} of an inquiry"
+    return f"{f'{fields} in ' if fields else ''}{places}: {wording.plural(len(designs), 'round')} of an inquiry"
 
 
 def _study_facts(state: StudyState) -> Iterator[Fact]:
@@ -158,7 +146,7 @@ def _study_facts(state: StudyState) -> Iterator[Fact]:
     yield "Rounds", f"{locked} of at most {state.most_rounds}"
     yield "Runs that count", str(sum(run.spec.phase == "confirm" and run.status == "collected" for run in runs))
     yield "All runs", str(len(runs))
-    yield "Wall clock", duration(state.elapsed_s)
+    yield "Wall clock", wording.duration(state.elapsed_s)
 
 
 def _round_facts(state: StudyState) -> Iterator[Fact]:
@@ -172,7 +160,7 @@ def _round_facts(state: StudyState) -> Iterator[Fact]:
         yield "Arms and seeds", f"{len(design.arms)} and {len(design.seeds)}"
         yield "Hidden episodes per run", f"{design.metric.episodes:,}"
     if not is_campaign(state):
-        yield "Wall clock", duration(state.elapsed_s)
+        yield "Wall clock", wording.duration(state.elapsed_s)
 
 
 def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, Evidence]) -> Iterator[Block | None]:
@@ -215,10 +203,10 @@ def _round_section(state: StudyState, each: StudyState, head: Headline, blocks: 
     lead: Block = Text(opening)
     if each.design is not None:
         heading, level = f"{heading}: {title(each)}", ""
-        if each.design.inquiry is not None:
+        if (place := each.design.inquiry) is not None:
             level = (
-                f"What its tests may spend, looks and arms included: {fine_percent(each.design.inquiry.difference)} on "
-                f"claims of a difference, {fine_percent(each.design.inquiry.equivalence)} on claims of no difference."
+                f"What its tests may spend, looks and arms included: {wording.fine_percent(place.difference)} on "
+                f"claims of a difference, {wording.fine_percent(place.equivalence)} on claims of no difference."
             )
         lead = Head(tuple(point_out_round(head, level)), tuple(_round_facts(each)))
     quoted = _quote(why_asked(each), "why it was asked, in the planner's words")
@@ -318,20 +306,20 @@ def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block 
     plan, rows = entry.plan, list[Row]()
     runs = {(run.spec.arm, run.spec.seed): run for run in state.runs_in("explore")}
     for arm, seed in product(plan.arms, plan.seeds):
-        value, before, took, name = "not begun", NONE, NONE, Cell(NONE)
+        value, before, took, name = "not begun", wording.NONE, wording.NONE, Cell(wording.NONE)
         if (run := runs.get((arm.name, seed))) is not None:
             measured, name = run.measurements.get(run.spec.metric.key), Cell(run.run_id, "mono")
-            value = run.status if measured is None else number(measured.value, unit=run.spec.metric.unit)
+            value = run.status if measured is None else wording.number(measured.value, unit=run.spec.metric.unit)
             value = f"invalid: {run.invalid[0]}" if run.invalid is not None else value
             begun = run.measurements.get(f"{plan.metric.split}/success{INITIAL}")
-            before = NONE if begun is None else number(begun.value)
-            took = duration(run.seconds) if run.seconds else NONE
-        rows.append((arm.name, describe_fields(arm.overrides), name, before, value, took))
+            before = wording.NONE if begun is None else wording.number(begun.value)
+            took = wording.duration(run.seconds) if run.seconds else wording.NONE
+        rows.append((arm.name, wording.describe_fields(arm.overrides), name, before, value, took))
     how = "evaluated" if plan.metric.kind == TRAINING_AREA else "scored"
     seeds = ", ".join(map(str, plan.seeds))
     shared = f"seeds {seeds} for all" if plan.more_seeds else f"one seed for all ({seeds})"
     said = (
-        f"Exploration: {plural(len(rows), 'single run')} in {plan.environment}, {shared}, "
+        f"Exploration: {wording.plural(len(rows), 'single run')} in {plan.environment}, {shared}, "
         f"{how} on {plan.metric.split} tasks. No claim rests on them, and they draw on no ledger."
     )
     why = mark(plan.why, state.rounds)
@@ -359,7 +347,7 @@ def _analysis_section(state: StudyState) -> Section | None:
     said = (
         "No claim rests on this, and nothing is corrected for how often somebody looked. The code ran in a container "
         "over logs and plays of search tasks; of hidden tasks it saw means alone. "
-        f"It was run {plural(len(looks), 'time')}; {len(looks) - len(shown)} gave no result."
+        f"It was run {wording.plural(len(looks), 'time')}; {len(looks) - len(shown)} gave no result."
     )
     return section("Exploratory, by the planner's code", Text(said), *shown, id="analyses") if looks else None
 
@@ -370,7 +358,9 @@ def _ledger_section(state: StudyState) -> Section | None:
     if ended and state.design is not None and ledgers.left > 0:
         ledgers = ledgers.after(state.outcome)
     kinds = (("Claims of a difference", ledgers.differences), ("Claims of no difference", ledgers.equivalences))
-    blocks: list[Block | None] = [Text(_PROMISE.format(ledgers.differences.rounds, percent(ledgers.differences.alpha)))]
+    blocks: list[Block | None] = [
+        Text(_PROMISE.format(ledgers.differences.rounds, wording.percent(ledgers.differences.alpha)))
+    ]
     for kind, ledger in kinds:
         rows = []
         for entry in ledger.entries():
@@ -378,7 +368,9 @@ def _ledger_section(state: StudyState) -> Section | None:
             handed = {True: "yes", False: "no", None: yet}[entry.handed_on]
             if entry.round == ledger.rounds and entry.handed_on is not None:
                 handed = "the last round"
-            rows.append((str(entry.round), *map(fine_percent, (entry.own, entry.received, entry.level)), handed))
+            rows.append(
+                (str(entry.round), *map(wording.fine_percent, (entry.own, entry.received, entry.level)), handed)
+            )
         blocks.append(section(kind, table(("Round", "Own part", "Received", "Level", "Handed on"), rows, (1, 2, 3))))
     return section("The error ledgers", *blocks, id="ledgers")
 
@@ -389,8 +381,8 @@ def _appendix(state: StudyState, evidence: Mapping[int, Evidence]) -> Block | No
     what = "hash, number, level and verdict of every round" if is_campaign(state) else "hash, number and verdict"
     notebook = "The planner's notebook, quoted: its own voice, from which nothing follows"
     built = (
-        f"Built from {plural(state.event_count, 'event')}, the last at {moment(state.last_ts)}. The chain was "
-        "verified; keep its head hash to prove later that nothing was cut off:"
+        f"Built from {wording.plural(state.event_count, 'event')}, the last at {wording.moment(state.last_ts)}. "
+        "The chain was verified; keep its head hash to prove later that nothing was cut off:"
     )
     return section(
         "Appendix: every run, hashes, decisions, cost, versions",
@@ -414,7 +406,7 @@ def _appendix(state: StudyState, evidence: Mapping[int, Evidence]) -> Block | No
         section(
             "Reproduce",
             Text("Run the same study again:"),
-            Text(command_line(state.command), "source"),
+            Text(wording.command_line(state.command), "source"),
             Text(f"Verify it, computing every {what} again:"),
             Text(f"ajet study verify {state.id}", "source"),
             section("Versions", pairs([(name, value_of(value)) for name, value in sorted(state.versions.items())])),

@@ -28,15 +28,8 @@ from studies.report.wording import (
     plural,
     setting,
 )
+from studies.verdicts import wording
 from studies.verdicts.recipe import BetterValue, find_untested_pairs, format_fields, recipes
-from studies.verdicts.wording import (
-    StudyQuestion,
-    deciding_interval,
-    explain_apart,
-    find_unequal_training,
-    name_judged_look,
-    question_of,
-)
 
 IN_WORDS: Final = "nothing more is asked, in the words of "
 """How its reason begins where a planner ends the inquiry; what follows is the planner's."""
@@ -69,7 +62,7 @@ class Headline:
 
     warnings: tuple[str, ...]
     """What was changed after it was fixed: said before anything else."""
-    question: StudyQuestion
+    question: wording.StudyQuestion
     answers: tuple[HeadlineAnswer, ...]
     next: NextQuestion
 
@@ -102,20 +95,20 @@ def headline(state: StudyState, lock_error: str | None = None) -> Headline:
             why = "the screen has not led to a claim yet."
         yet = "nothing follows yet: no comparison has been judged."
         answers = (HeadlineAnswer("", "none", "No verdict", why, yet),)
-    return Headline(tuple(warnings), question_of(state), answers, ask_next(state))
+    return Headline(tuple(warnings), wording.question_of(state), answers, ask_next(state))
 
 
 def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAnswer:
     verdict = state.verdict_on(claim.id)
-    clauses = (*(find_unequal_training(verdict) if verdict is not None else ()), *unequal_drops(state, claim))
+    clauses = (*(wording.find_unequal_training(verdict) if verdict is not None else ()), *unequal_drops(state, claim))
     differ = f" The arms differ: {'; '.join(clauses)}." if clauses else ""
     if verdict is None:
         yet = "nothing follows yet: the comparison is not judged."
         return HeadlineAnswer(claim.id, "none", "No verdict", _why_no_verdict(state, design, claim) + differ, yet)
-    said = finding(claim, verdict, design.metric, deciding_interval(design, verdict))
-    said += describe_trainings(verdict, design.metric) + explain_apart(claim, design.metric) + differ
+    said = finding(claim, verdict, design.metric, wording.deciding_interval(design, verdict))
+    said += describe_trainings(verdict, design.metric) + wording.explain_apart(claim, design.metric) + differ
     if verdict.last is not None:
-        said += f" This is the {name_judged_look(design, verdict)}."
+        said += f" This is the {wording.name_judged_look(design, verdict)}."
     elif not state.is_settled(claim.id):
         over = "ended before the next" if state.status in ("stopped", "concluded") else "goes on"
         said += f" This is look {verdict.look}; the study {over}."
@@ -205,7 +198,7 @@ def point_out_study(state: StudyState, answer: Point) -> Iterator[Point]:
             known, sentence = each.verdict_on(claim.hypothesis), claim.sentence
             if design is not None and known is not None:
                 tested = design.hypothesis(claim.hypothesis)
-                numbers = finding(tested, known, design.metric, deciding_interval(design, known))
+                numbers = finding(tested, known, design.metric, wording.deciding_interval(design, known))
                 sentence = f"in {design.environment}, {numbers[:1].lower()}{numbers[1:]}"
             undecided = claim.verdict in ("none", "inconclusive", "invalid")
             yield Point(f"Not known, round {each.round}" if undecided else name, sentence, claim.label, claim.verdict)
@@ -236,7 +229,7 @@ def describe_recipe(state: StudyState) -> tuple[str, ...]:
 
 def _better(value: BetterValue) -> str:
     verdict, metric = value.verdict, value.design.metric
-    interval = deciding_interval(value.design, verdict)
+    interval = wording.deciding_interval(value.design, verdict)
     assert verdict.estimate is not None  # what shows a difference has one
     assert interval is not None
     seeds = plural(min(verdict.n_control, verdict.n_treatment), "fresh seed")

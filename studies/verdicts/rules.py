@@ -29,20 +29,7 @@ from studies.records.base import digest
 from studies.records.design import Hypothesis, Mediator
 from studies.records.procedure import Prediction
 from studies.records.verdict import ArmMean, Equivalence, Mediation, Moved, Verdict, VerdictName
-from studies.statistics import sequential
-from studies.statistics.comparison import (
-    SAME,
-    Comparison,
-    Interval,
-    compare,
-    contrast,
-    differences,
-    effective_level,
-    is_constant,
-    is_equivalent,
-    spread,
-    two_one_sided,
-)
+from studies.statistics import comparison, sequential
 from studies.statistics.proportions import boschloo, rate_interval
 from studies.verdicts import scope, wording
 from studies.verdicts.inputs import Finding, JudgeInput, count_codes, find_unaccounted
@@ -114,18 +101,18 @@ def _judge_mediator(case: JudgeInput, mediator: Mediator, level: float) -> Media
     if (lost := counted - sum(len(arm.values) for arm in runs)) > 0:
         return told.model_copy(update={"why": f"{lost} of the {counted} runs that the claim rests on do not tell it"})
     if case.design.test == "contrast":
-        result = contrast([arm.numbers for arm in runs], case.weights)
+        result = comparison.contrast([arm.numbers for arm in runs], case.weights)
     else:
-        result = compare("paired" if case.design.test == "paired" else "welch", *runs)
+        result = comparison.compare("paired" if case.design.test == "paired" else "welch", *runs)
     if result is None:
         return told.model_copy(update={"result": "open", "why": "no run differs from its arm: there is no test"})
     (low, high), metric = result.interval(1 - level), case.design.metric.beside[mediator.metric]
     margin = mediator.smallest_effect or MetricKind.effect * abs(metric.best - metric.worst)
-    same, moved = two_one_sided(result, margin, case.alpha_alike), "increase" if low > 0 else "decrease"
+    same, moved = comparison.two_one_sided(result, margin, case.alpha_alike), "increase" if low > 0 else "decrease"
     found: Moved = "open" if low <= 0 <= high else "moved" if moved == mediator.direction else "opposite"
     return told.model_copy(update={
-        "result": "alike" if is_equivalent(same) else found, "estimate": result.estimate, "low": low, "high": high,
-        "level": 1 - level, "p": result.p, "equivalence": same,
+        "result": "alike" if comparison.is_equivalent(same) else found, "equivalence": same,
+        "estimate": result.estimate, "low": low, "high": high, "level": 1 - level, "p": result.p,
     })  # fmt: skip
 
 
@@ -154,7 +141,7 @@ def _find(case: JudgeInput) -> Finding:
     adjusted = sequential.dunnett_p(result.t, result.df, result.n_control, family) if len(family) > 1 else None
     low, high = result.within(sequential.dunnett_critical(1 - level, result.df, result.n_control, family))
     margin = case.design.equivalence_margin
-    same = None if margin is None else two_one_sided(result, margin, alike)
+    same = None if margin is None else comparison.two_one_sided(result, margin, alike)
     unit, kind = case.design.metric.unit, case.claim.kind
     look = wording.name_look(case.design, case, case.counts)
     how = wording.TestUsed(result.test, result.instead, len(family), _claims(case), look, unit, kind)
@@ -192,19 +179,21 @@ def _has_few_runs(case: JudgeInput) -> bool:
     runs = case.runs()
     left = [len(arm.values) for arm in runs]
     if case.design.test == "paired":  # a collapse takes its pair with it
-        left.append(len(differences(*runs)))
+        left.append(len(comparison.differences(*runs)))
     return min(left) < LEAST_KEPT
 
 
-def _compare_arms(case: JudgeInput) -> Comparison | None:
+def _compare_arms(case: JudgeInput) -> comparison.Comparison | None:
     if case.design.test == "contrast":
-        return contrast([arm.numbers for arm in case.runs()], case.weights)
+        return comparison.contrast([arm.numbers for arm in case.runs()], case.weights)
     control, treatment = case.runs()
-    if case.design.test == "boschloo" or (is_constant(control.numbers) and is_constant(treatment.numbers)):
+    if case.design.test == "boschloo" or (
+        comparison.is_constant(control.numbers) and comparison.is_constant(treatment.numbers)
+    ):
         return None
     others = [case.select_runs(arm).numbers for name, arm in sorted(case.data.items()) if name not in case.arms]
     noise = case.design.noise if case.phase == "confirm" else None  # the bank's word is on the design's own setting
-    return compare(case.design.test, control, treatment, others=others, noise=noise)
+    return comparison.compare(case.design.test, control, treatment, others=others, noise=noise)
 
 
 def _level(case: JudgeInput) -> tuple[float, list[int]]:
@@ -215,7 +204,7 @@ def _level(case: JudgeInput) -> tuple[float, list[int]]:
     smallest: dict[str, float] = {}  # corrected p of the claims on each variable
     for claim in case.design.hypotheses:
         smallest[claim.family] = min(_p_in_family(case.of(claim)), smallest.get(claim.family, 1.0))
-    return effective_level(list(smallest.values()), case.alpha), _family_sizes(case)
+    return comparison.effective_level(list(smallest.values()), case.alpha), _family_sizes(case)
 
 
 def _by_intervals(
@@ -223,7 +212,7 @@ def _by_intervals(
     how: wording.TestUsed, margin: float | None,
 ) -> tuple[VerdictName, str]:  # fmt: skip
     (low, high), span = ends, how.span(ends, level)
-    if same is not None and is_equivalent(same):
+    if same is not None and comparison.is_equivalent(same):
         told = wording.explain_equivalence(same, 1 - 2 * alike, how)
         beside = f" It is smaller than what matters, and not zero: the {span} leaves 0 out."
         return "equivalent", told if low <= 0 <= high else told + beside
@@ -269,13 +258,13 @@ def _without_variance(case: JudgeInput) -> Finding:
     if case.design.test == "contrast":
         same = "No run differs from its arm, and the arms' values amount to no effect."
         unlike = f"No run differs from its arm (effect {effect:+.3f})"
-    elif is_constant(a) and is_constant(b):
+    elif comparison.is_constant(a) and comparison.is_constant(b):
         same = f"Every run of both arms gave the same value ({a[0]:.3f}); there is no difference to test."
         unlike = f"No run differs from its arm (control {a[0]:.3f}, treatment {b[0]:.3f})"
     else:
         same = "Every pair of runs with one seed gave the same value; there is no difference to test."
         unlike, test = f"Every pair of runs with one seed differs by the same ({effect:+.3f})", "the paired test"
-    if abs(effect) <= SAME:
+    if abs(effect) <= comparison.SAME:
         return Finding("inconclusive", same)
     return Finding("invalid", f"{unlike}: without variance {test} does not exist, so the locked rule cannot decide.")
 
@@ -285,8 +274,8 @@ def _verdict(
 ) -> Verdict:
     runs = case.runs()
     a, b = runs[0].numbers, runs[-1].numbers
-    comparison = finding.comparison
-    estimate = comparison.estimate if comparison is not None else _weighted_effect(case) if finding.measured else None
+    used = finding.comparison
+    estimate = used.estimate if used is not None else _weighted_effect(case) if finding.measured else None
     last = case.phase != "confirm" or case.look >= len(case.design.looks)
     expected = case.claim.prediction
 
@@ -297,17 +286,18 @@ def _verdict(
         hypothesis=case.claim.id, verdict=finding.verdict, reason=finding.reason,
         estimate=estimate, low=finding.low, high=finding.high,
         level=1 - case.alpha if finding.level is None else finding.level,
-        p=finding.p if comparison is None else comparison.p,
+        p=finding.p if used is None else used.p,
         n_control=len(a), n_treatment=len(b),
         mean_control=mean(a), mean_treatment=mean(b),
-        sd_control=spread(a) if finding.measured else None, sd_treatment=spread(b) if finding.measured else None,
-        test=case.design.test if comparison is None else comparison.test,
+        sd_control=comparison.spread(a) if finding.measured else None,
+        sd_treatment=comparison.spread(b) if finding.measured else None,
+        test=case.design.test if used is None else used.test,
         inputs_sha256=_inputs(case, outside),
         within_prediction=None if estimate is None else expected.low <= estimate <= expected.high,
         brier=brier(expected.probability, finding.verdict),
         phase=case.phase, look=case.look, final=last or bool(outside) or finding.verdict in _DECISIVE,
-        p_adjusted=finding.p_adjusted, df=None if comparison is None else comparison.df,
-        sd_pooled=None if comparison is None else comparison.sd, equivalence=finding.equivalence,
+        p_adjusted=finding.p_adjusted, df=None if used is None else used.df,
+        sd_pooled=None if used is None else used.sd, equivalence=finding.equivalence,
         excluded=count_codes(case.arms, "excluded") | count_codes(case.arms, "cut"),
         counted_as_worst=count_codes(case.arms, "worst"),
         violations=(*case.violations, *case.threats), exploratory=case.exploratory,
@@ -316,7 +306,7 @@ def _verdict(
         arms=() if case.claim.kind == "difference" else tuple(
             ArmMean(
                 arm=name, weight=weight, n=len(arm.values), mean=mean(arm.numbers),
-                sd=spread(arm.numbers) if finding.measured else None,
+                sd=comparison.spread(arm.numbers) if finding.measured else None,
             )
             for name, weight, arm in zip(case.arms, case.weights, runs, strict=True)
         ),
@@ -381,12 +371,12 @@ class Calibration:
     skill: float | None
     """1 - brier / constant: 1 is perfect, 0 no better than a constant; None where every outcome was the same."""
     mean_probability: float | None
-    supported: Interval | None
+    supported: comparison.Interval | None
     """Share of the scored that were supported, with its Wilson interval; beside `mean_probability` it shows bias."""
     intervals: int
     """Predicted intervals that can be compared with an estimate."""
     mean_level: float | None
-    coverage: Interval | None
+    coverage: comparison.Interval | None
     """Share of them that hold the estimate, with its Wilson interval."""
 
 
@@ -408,7 +398,7 @@ def calibration(predicted: Iterable[tuple[Prediction, Verdict]]) -> Calibration:
     return Calibration(
         predictions=len(pairs), verdicts=dict(Counter(verdict.verdict for _, verdict in pairs)),
         scored=len(scored), brier=score, constant=constant,
-        skill=None if score is None or constant is None or constant <= SAME else 1 - score / constant,
+        skill=None if score is None or constant is None or constant <= comparison.SAME else 1 - score / constant,
         mean_probability=fmean(probability for probability, _ in scored) if scored else None,
         supported=rate_interval(sum(outcome == 1 for outcome in outcomes), len(outcomes)),
         intervals=len(compared),

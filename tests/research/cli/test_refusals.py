@@ -161,7 +161,6 @@ def test_one_of_this_installation(
     found = SwarmProcess(stranger, psutil.Process().pid, "a" * 40, home / "swarm", "c" * 40)
     (home / "swarm").mkdir(parents=True)
     monkeypatch.setattr("research.installation.servers.find_swarm", lambda _: found)
-    monkeypatch.setattr("research.cli.swarm_admin.find_swarm", lambda _: found)
     assert "busy" not in ajet("swarm", "status").refused("state: expected 'OFFLINE'")
     (row,) = ajet("swarm", "list", "--json").data
     assert row["state"] == "not understood"
