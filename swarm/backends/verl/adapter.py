@@ -148,36 +148,23 @@ def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]
 
     # padded rows with torch's attention: packed ones need flash attention to pay
     model = HFModelConfig(
-        path=str(folder),
-        use_remove_padding=False,
-        enable_gradient_checkpointing=job.gradient_checkpointing,
-        lora_rank=job.lora_rank,
-        lora_alpha=job.lora_alpha,
-        target_modules="all-linear",
+        path=str(folder), use_remove_padding=False, enable_gradient_checkpointing=job.gradient_checkpointing,
+        lora_rank=job.lora_rank, lora_alpha=job.lora_alpha, target_modules="all-linear",
         override_config={"attn_implementation": "sdpa"},
-    )
+    )  # fmt: skip
     shares = device != "cpu" and (job.verl or VerlFields()).colocated  # its device is another's between its turns
     computed = "bf16" if job.dtype == "bfloat16" else "fp32"
     engine = FSDPEngineConfig(
-        strategy="fsdp2",
-        model_dtype="fp32",
+        strategy="fsdp2", model_dtype="fp32",
         mixed_precision={"param_dtype": computed, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
-        use_torch_compile=False,
-        param_offload=shares,
-        optimizer_offload=shares,
-        use_dynamic_bsz=True,
-        entropy_checkpointing=True,
-        max_token_len_per_gpu=job.micro_batch_tokens,
+        use_torch_compile=False, param_offload=shares, optimizer_offload=shares, use_dynamic_bsz=True,
+        entropy_checkpointing=True, max_token_len_per_gpu=job.micro_batch_tokens,
         infer_max_token_len_per_gpu=job.micro_batch_tokens,
-    )
+    )  # fmt: skip
     optimizer = FSDPOptimizerConfig(
-        lr=job.learning_rate,
-        weight_decay=job.weight_decay,
-        betas=(0.9, 0.999),
-        clip_grad=job.max_grad_norm,
-        total_training_steps=job.steps,
-        lr_warmup_steps=0,
-    )
+        lr=job.learning_rate, weight_decay=job.weight_decay, betas=(0.9, 0.999), clip_grad=job.max_grad_norm,
+        total_training_steps=job.steps, lr_warmup_steps=0,
+    )  # fmt: skip
     return model, engine, optimizer
 
 
@@ -186,14 +173,9 @@ def prepare_batch(batch: TensorDict, job: Job, longest: int, *, entropy: bool) -
     from verl.utils import tensordict_utils
 
     tensordict_utils.assign_non_tensor(
-        batch,
-        temperature=job.temperature,
-        calculate_entropy=entropy,
-        use_remove_padding=False,
-        use_fused_kernels=False,
-        use_dynamic_bsz=True,
-        max_token_len_per_gpu=max(job.micro_batch_tokens, longest),
-    )
+        batch, temperature=job.temperature, calculate_entropy=entropy, use_remove_padding=False,
+        use_fused_kernels=False, use_dynamic_bsz=True, max_token_len_per_gpu=max(job.micro_batch_tokens, longest),
+    )  # fmt: skip
     return batch
 
 
@@ -314,15 +296,10 @@ def correct_rollout(job: Job, proximal: Tensor, rollout: Tensor, episodes: Tenso
     preset, sequences = _preset(job), Sequences(episodes)
     mask = sequences.pad(torch.ones_like(episodes))
     weights, kept, metrics = compute_rollout_correction_and_rejection_mask(
-        sequences.pad(proximal),
-        sequences.pad(rollout),
-        mask,
-        rollout_is=preset.rollout_is,
-        rollout_is_threshold=preset.rollout_is_threshold,
-        rollout_is_batch_normalize=preset.rollout_is_batch_normalize,
-        rollout_rs=preset.rollout_rs,
-        rollout_rs_threshold=preset.rollout_rs_threshold,
-    )
+        sequences.pad(proximal), sequences.pad(rollout), mask, rollout_is=preset.rollout_is,
+        rollout_is_threshold=preset.rollout_is_threshold, rollout_is_batch_normalize=preset.rollout_is_batch_normalize,
+        rollout_rs=preset.rollout_rs, rollout_rs_threshold=preset.rollout_rs_threshold,
+    )  # fmt: skip
     factors = torch.ones_like(proximal) if weights is None else sequences.unpad(weights.batch["rollout_is_weights"])
     finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
     return RolloutCorrection(factors, sequences.unpad(kept).bool(), finite)
@@ -381,25 +358,16 @@ def policy_loss(
         factors = factors * weighed
     unbound = _DPPO_TRUNCATION if name.startswith("dppo_") else _UNBOUND
     config = ActorConfig(
-        strategy="fsdp2",
-        rollout_n=job.group_size,
-        use_dynamic_bsz=True,
-        clip_ratio=job.clip_ratio,
+        strategy="fsdp2", rollout_n=job.group_size, use_dynamic_bsz=True, clip_ratio=job.clip_ratio,
         clip_ratio_low=job.clip_ratio,
         clip_ratio_high=job.clip_ratio if job.clip_ratio_high is None else job.clip_ratio_high,
-        clip_ratio_c=unbound if job.dual_clip is None else job.dual_clip,
-        loss_agg_mode="token-sum",
+        clip_ratio_c=unbound if job.dual_clip is None else job.dual_clip, loss_agg_mode="token-sum",
         policy_loss=PolicyLossConfig(loss_mode=name, rollout_correction=_preset(job)),
         global_batch_info={"dp_size": 1, "batch_num_tokens": None, "global_batch_size": 1, "loss_scale_factor": None},
-    )
+    )  # fmt: skip
     loss, metrics = get_policy_loss_fn(name)(
-        old_log_prob=sequences.pad(proximal),
-        log_prob=sequences.pad(present),
-        advantages=advantages,
-        response_mask=mask,
-        loss_agg_mode="token-sum",
-        config=config,
-        rollout_is_weights=factors,
-    )
+        old_log_prob=sequences.pad(proximal), log_prob=sequences.pad(present), advantages=advantages,
+        response_mask=mask, loss_agg_mode="token-sum", config=config, rollout_is_weights=factors,
+    )  # fmt: skip
     clipped, lower = (float(metrics.get(f"actor/{each}", 0.0)) for each in ("pg_clipfrac", "pg_clipfrac_lower"))
     return loss, clipped, lower

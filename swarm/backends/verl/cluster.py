@@ -23,6 +23,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -54,12 +55,6 @@ def reserve_pairs(count: int, seconds: float = FREE_S) -> Any:
             "too many taken: end what else is on it, or lower verl.trainers and verl.replicas"
         )
     return group
-
-
-def _check_verl() -> str:
-    from swarm.backends.verl.adapter import check
-
-    return check()
 
 
 def _fields(job: Job) -> VerlFields:
@@ -111,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     job = Job.from_record(options.job)
     checks: Sequence[tuple[str, Callable[[], str]]] = (
         ("python", lambda: f"{sys.version.split()[0]} at {sys.executable}"),
-        ("verl", _check_verl),
+        ("verl", lambda: str(import_module("swarm.backends.verl.adapter").check())),  # which imports torch
         ("vllm", vllm.check),
         ("ray", lambda: _check_ray(job)),
         ("devices", lambda: _check_devices(job)),

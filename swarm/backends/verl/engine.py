@@ -141,13 +141,7 @@ class ReplicatedEngine:
     """Implements `Engine`. `start`, `generate` and `stop` belong to one event loop; the rest to any thread."""
 
     def __init__(
-        self,
-        make: MakeReplica,
-        replicas: int,
-        max_context: int,
-        vocabulary: int,
-        *,
-        draws: SeedSequence | None = None,
+        self, make: MakeReplica, replicas: int, max_context: int, vocabulary: int, *, draws: SeedSequence | None = None
     ) -> None:
         """Make it, not started. `draws` seed what nobody seeded, whichever replica answers; None: nobody does."""
         self._make = make

@@ -45,11 +45,7 @@ class _Shape:
 
 
 def verl_batch(
-    rows: Sequence[Row],
-    advantages: Sequence[float],
-    weights: Sequence[float],
-    *,
-    padding: int = 0,
+    rows: Sequence[Row], advantages: Sequence[float], weights: Sequence[float], *, padding: int = 0
 ) -> TensorDict:
     """Return verl's batch of `rows` and as many rows of `padding`.
 

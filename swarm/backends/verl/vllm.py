@@ -98,29 +98,17 @@ _LEAST_MASS: Final = 1e-9
 """vLLM takes no top_p of 0, which leaves the likeliest id alone."""
 _LEFT_OUT: Final = -1e30
 _PROCESS_ENVIRONMENT: Final = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "DO_NOT_TRACK": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_DO_NOT_TRACK": "1",
-    "VLLM_HOST_IP": "127.0.0.1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-}
+    "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1",
+    "TOKENIZERS_PARALLELISM": "false", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_HOST_IP": "127.0.0.1", "VLLM_LOGGING_LEVEL": "WARNING",
+}  # fmt: skip
 _ERROR: Final = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception)\b: .+")
 _ECHOES: Final = ("Engine core", "WorkerProc")
 """In lines that only say again that there was an error."""
 _ROOM: Final = (
-    "No available memory",
-    "KV cache is needed",
-    "larger than the available",
-    "out of memory",
-    "OutOfMemoryError",
-    "less than desired",
-    "Cannot allocate memory",
-    "MemoryError",
-)
+    "No available memory", "KV cache is needed", "larger than the available", "out of memory", "OutOfMemoryError",
+    "less than desired", "Cannot allocate memory", "MemoryError",
+)  # fmt: skip
 """What vLLM, torch and the operating system say where there is too little memory."""
 
 
@@ -249,17 +237,12 @@ class VllmStream:
 
         greedy = sampling.temperature == 0
         parameters = SamplingParams(
-            max_tokens=sampling.max_tokens,
-            temperature=sampling.temperature,
-            top_p=1.0 if greedy else max(sampling.top_p, _LEAST_MASS),
-            top_k=0 if greedy else sampling.top_k,
-            seed=sampling.seed,
-            stop_token_ids=list(sampling.stop_ids),
-            ignore_eos=True,
-            logprobs=min(sampling.top_logprobs, self._vocabulary),
-            detokenize=False,
+            max_tokens=sampling.max_tokens, temperature=sampling.temperature,
+            top_p=1.0 if greedy else max(sampling.top_p, _LEAST_MASS), top_k=0 if greedy else sampling.top_k,
+            seed=sampling.seed, stop_token_ids=list(sampling.stop_ids), ignore_eos=True,
+            logprobs=min(sampling.top_logprobs, self._vocabulary), detokenize=False,
             output_kind=RequestOutputKind.DELTA,
-        )
+        )  # fmt: skip
         prompt = {"prompt_token_ids": list(ids), "cache_salt": str(version)}
         try:
             async for output in self._llm.generate(prompt, parameters, name):
