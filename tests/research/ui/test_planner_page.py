@@ -104,6 +104,7 @@ def test_guidance_is_a_note_that_says_from_which_turn_on_it_is_shown(
     site: Site, inquiry: str, signed_in: Callable[..., TestClient]
 ) -> None:
     client, address = signed_in(), f"/s/{inquiry}/planner"
+    site.state(inquiry)  # a page waits a moment for its log to be read, and then says that it is
     csrf = client.get(address).text.partition('name="csrf" value="')[2].partition('"')[0]
     form = {"csrf": csrf, "study": inquiry, "text": "look at <b>ties</b>", "back": address}
     answer = client.post("/do/note", data=form, headers={"origin": "http://127.0.0.1:8760"})
