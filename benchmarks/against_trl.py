@@ -2,10 +2,31 @@
 
     python benchmarks/against_trl.py            about six minutes
     python benchmarks/against_trl.py --quick    few steps, one seed: times only, no interval
-    python benchmarks/against_trl.py --larger   also `guess` by a model of a million parameters, some minutes more
     python benchmarks/against_trl.py --json     also writes benchmarks/results/against_trl.{json,svg}
     python benchmarks/against_trl.py --check    exit code 1 unless the goals below are met
+    python benchmarks/against_trl.py --model smollm2-135m            a pretrained model: all contests, half an hour
+    python benchmarks/against_trl.py --model DIR --only shared       one contest (again: --only own ...)
+    python benchmarks/against_trl.py --model smollm2-135m --tune     TRL's settings on a quarter of a batch
 
+Real model (--model)
+--------------------
+Whole steps of 64 episodes, groups of 8, at most 8 tokens a call, temperature 1, last words of lines of three, of
+SmolLM2-135M (`ajet model fetch smollm2-135m`) or another, by a swarm server and a client (two processes) and by TRL:
+
+    shared   six examples as turns of the chat before each question, the same for all tasks; goal 30 times TRL's rate
+    own      each task has six examples of its own, so that only its group shares a prompt; goal 7
+    tool     8 calls in a conversation, a new line after each; TRL plays it by `rollout_func`; goal 12
+    lora     `shared` with LoRA 16 on all linear layers; goal 20
+    bf16     `shared` with dtype bfloat16 (TRL: see below); goal 6
+
+A step of TRL takes minutes, so it makes 2 and ajet 8; the first of each is in no time, but its reward, made by the
+untrained weights, is the first of `reward`. The second reward tells what one update taught, the last what ajet's 7 did.
+Ids are those that the model was fed in a step, padding included. CPU seconds are of all processes and all steps.
+
+{BEST}
+
+Tiny model
+----------
 `arith` has one turn, `guess` up to four. Three train the same tiny model on the same tasks, 128 episodes in groups of 8
 a step, one after another in turns, each with one torch thread in fp32 on the CPU:
 
@@ -22,38 +43,39 @@ where TRL, which knows that it is on-policy, takes its own again. TRL generates 
 one short answer; it reads the whole history of each play again every turn. Its gradient checkpointing, bf16, logging
 and checkpoints, on by default, are off; its tasks come in another order. Booting and importing is in no figure.
 
-With `--larger` a model of ten times the parameters plays `guess` for a few steps: what the server costs stays, what the
-model costs grows. No goal is judged there.
+Goals: at least 0.8 times TRL's steps per minute for `arith`, 1.2 for `guess`, whose model is so small that the server's
+own work is most of a step, and a reward per step whose difference has 0 in its 95 % interval over the seeds.
 
-Goals: at least twice TRL's steps per minute, and a reward per step whose difference has 0 in its 95 % interval over the
-seeds.
+With --json both parts stand in one file: running one, or one contest, keeps what is there of the rest, each with the
+commit and the day of its own measurement.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.util
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from rig.frame import RESULTS, circumstances, concluded, parser, show_table
+from performance.headlines import FASTER_THAN_TRL
+from rig.frame import RESULTS, circumstances, concluded, earlier, parser, show_table, tell
 from rig.plots import Curve, band, draw
 from rig.plots import figures as mean_figures
-from rig.training import Trained, TrainingProcess, made
+from rig.training import NAME, Trained, TrainingProcess, made, missing
+from rig.training import folder as model_folder
 
-from swarm.job import Job, TinyModel
+from swarm.job import Job, PathModel
 
-LARGER = TinyModel(hidden_size=192, warm_start_steps=100)
 CONTENDERS = {"trl": "trl_training", "ajet": "training", "ajet, no server": "in_process"}
 ENVIRONMENTS = ("arith", "guess")
-FASTER = 2.0
 TIMES, TIMES_CPU = "times TRL's steps per minute", "times TRL's steps per CPU minute"
 APART = "reward per step less TRL's"
 ENDS = 5
@@ -70,28 +92,65 @@ class Size:
 
 FULL = Size(steps=24, seeds=4)
 QUICK = Size(steps=4, seeds=1)
-FEW = Size(steps=6, seeds=2)
 Runs = dict[str, list[Trained]]
 """The runs of each contender, by seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """What a pretrained model trains: what it plays, fields of its job, and how many times TRL's rate is the goal."""
+
+    title: str
+    goal: float
+    workload: str = "shared"
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+CONTESTS = {
+    "shared": Contest("examples shared", 30),
+    "own": Contest("prompts of their own", 7, "own"),
+    "tool": Contest("8 turns with a tool", 12, "tool"),
+    "lora": Contest("examples shared, LoRA 16", 20, fields={"lora_rank": 16, "learning_rate": 5e-4}),
+    "bf16": Contest("examples shared, bfloat16", 6, fields={"dtype": "bfloat16"}),
+}
+REAL_STEPS = {"ajet": 8, "trl": 2}
+TUNED: Mapping[str, Mapping[str, Any]] = {
+    "as in the contests: batches of 8, sdpa, fp32, no checkpointing": {},
+    "batches of 4": {"per_device_train_batch_size": 4},
+    "batches of 16": {"per_device_train_batch_size": 16},
+    "generation in batches of 8": {"steps_per_generation": 1},
+    "eager attention": {"attention": "eager"},
+    "gradient checkpointing": {"gradient_checkpointing": True},
+    "bf16 autocast": {"bf16": True},
+    "bf16 weights": {"weights": "bfloat16"},
+    "torch.compile": {"torch_compile": True},
+    "static cache": {"cache_implementation": "static"},
+    "continuous batching": {"use_transformers_continuous_batching": True},
+}
+"""Settings of TRL that are tried, over those of the contests (`rig.trl_training.BEST`)."""
+TUNED_EPISODES = 16
 
 
 def main() -> int:
     """Run the benchmark; return the exit code."""
     options = parser(__doc__, quick="few steps, one seed")
-    options.add_argument("--larger", action="store_true", help="also a model of a million parameters")
+    options.add_argument("--model", metavar="NAME_OR_DIR", help=f"a pretrained model, not the tiny ones ({NAME})")
+    options.add_argument("--only", action="append", choices=CONTESTS, help="of --model: this contest")
+    options.add_argument("--tune", action="store_true", help="of --model: time TRL's settings, and no contest")
     arguments = options.parse_args()
     if importlib.util.find_spec("trl") is None:
         print("expected TRL beside ajet; found none; install the extra: pip install 'ajet[bench]'")
         return 2
+    if arguments.model:
+        return real(arguments)
     size = QUICK if arguments.quick else FULL
     with tempfile.TemporaryDirectory(prefix="ajet-trl-") as folder:
-        found = {name: trained(name, TinyModel(), size, Path(folder)) for name in ENVIRONMENTS}
-        larger = trained("guess", LARGER, QUICK if arguments.quick else FEW, Path(folder)) if arguments.larger else None
+        found = {name: trained(name, size, Path(folder)) for name in ENVIRONMENTS}
     figures: dict[str, Any] = {
         "steps": size.steps,
         "seeds": size.seeds,
         "environments": {name: compared(runs) for name, runs in found.items()},
-        "larger model": {"guess, 1M": compared(larger)} if larger else {},
+        **{name: part for name, part in earlier("against_trl").items() if name in ("note", "real model")},
         **circumstances(arguments),
     }
     figures["versions"] = {**figures["versions"], "trl": version("trl")}
@@ -101,26 +160,119 @@ def main() -> int:
     return concluded("against_trl", figures, goals_missed(figures), arguments)
 
 
-def job(environment: str, model: TinyModel, seed: int, steps: int) -> Job:
+def real(arguments: argparse.Namespace) -> int:
+    """Hold the contests of a pretrained model, or try TRL's settings; return the exit code."""
+    if (reason := missing(arguments.model)) is not None:
+        print(f"expected a model; {reason}")
+        return 2
+    model, steps = model_folder(arguments.model), dict.fromkeys(REAL_STEPS, 2) if arguments.quick else REAL_STEPS
+    around, missed = circumstances(arguments), list[str]()
+    at = {name: around[name] for name in ("date", "commit", "quick")}
+    figures = {"environments": {}, **around, **earlier("against_trl")}
+    figures["note"] = f"A pretrained model: python benchmarks/against_trl.py --model {NAME} --json"
+    before = figures.get("real model", {})
+    own = before if before.get("name") == model.name else {"name": model.name, "contests": {}}
+    figures["real model"] = own
+    with tempfile.TemporaryDirectory(prefix="ajet-trl-") as scratch:
+        if arguments.tune:
+            own["TRL's settings"] = {"episodes": TUNED_EPISODES, "cases": tuned(model, Path(scratch)), **at}
+            return concluded("against_trl", figures, (), arguments)
+        for name in arguments.only or CONTESTS:
+            found = {**held(name, model, steps, Path(scratch)), **at}
+            own["contests"] = {each: found if each == name else own["contests"][each]
+                               for each in CONTESTS if each == name or each in own["contests"]}  # fmt: skip
+            if (times := found["ajet"][TIMES]) < found["goal"]:
+                missed.append(f"{name}: {times:.1f} times TRL's steps per minute, the goal is {found['goal']:g}")
+            show_real(name, found)
+            if arguments.json:  # after each, so that a run that is ended keeps what it measured
+                concluded("against_trl", figures, (), arguments)
+    return concluded("against_trl", figures, missed, arguments)
+
+
+def real_job(contest: Contest, model: Path, steps: int, episodes: int = 64) -> Job:
+    """Return the job of a contest."""
+    return Job(
+        model=PathModel(path=str(model)), device="cpu", steps=steps, episodes_per_step=episodes, group_size=8,
+        max_tokens=8, max_context=512 if contest.workload == "tool" else 320, lease_ttl_s=120, drain_timeout_s=120,
+        **contest.fields,
+    )  # fmt: skip
+
+
+def held(name: str, model: Path, steps: Mapping[str, int], scratch: Path) -> dict[str, Any]:
+    """Return the figures of a contest: ajet's training, then TRL's."""
+    contest, figures, rates = CONTESTS[name], dict[str, Any](), dict[str, float]()
+    for who in ("ajet", "trl"):
+        run = process_of(who, scratch / f"{name}-{who}", real_job(contest, model, steps[who]), contest.workload)
+        fed = [(step.generate_ids, step.update_ids) for step in run.steps[1:]]
+        ids = dict(zip(("generation", "update"), (round(fmean(part)) for part in zip(*fed, strict=True)), strict=True))
+        rates[who] = _rate(run)
+        figures[who] = {**_figures([run]), "steps per minute": round(rates[who], 3), "ids fed per step": ids}
+        del figures[who]["reward per step"], figures[who]["reward gained per minute"]  # of so few steps
+        tell(f"{name}: {who} took {run.steps[-1].at:.0f} s for {steps[who]} steps")
+    own, theirs = figures["ajet"], figures["trl"]
+    own[TIMES] = round(rates["ajet"] / rates["trl"], 2)
+    own[TIMES_CPU] = round(theirs["CPU seconds per step"] / own["CPU seconds per step"], 2)
+    return {"title": contest.title, "goal": contest.goal, **figures}
+
+
+def process_of(who: str, scratch: Path, job: Job, workload: str | None = None, **fields: Any) -> Trained:
+    """Let one train in a process of its own; raise RuntimeError where it fails. `fields` go into its order."""
+    order = {"job": job.model_dump(mode="json"), "models": str(scratch / "models"), "workload": workload, **fields}
+    training = TrainingProcess(CONTENDERS[who], scratch, order)
+    with contextlib.ExitStack() as ending:
+        ending.callback(training.kill)
+        return training.result()
+
+
+def tuned(model: Path, scratch: Path) -> dict[str, Any]:
+    """Return what a step of TRL's takes by each of the settings that are tried, on a part of a batch."""
+    cases: dict[str, Any] = {}
+    contest = CONTESTS["shared"]
+    job = real_job(contest, model, 2, TUNED_EPISODES)
+    for place, (name, settings) in enumerate(TUNED.items()):
+        try:
+            run = process_of("trl", scratch / str(place), job, contest.workload, trl=settings)
+        except RuntimeError as error:
+            cases[name] = {"failed": str(error).strip().splitlines()[-1][:200]}
+        else:
+            first, last = run.steps
+            cases[name] = {"first step, s": round(first.at, 1), "step, s": round(last.at - first.at, 1),
+                           "generation, s": round(last.generate_s, 1), "update, s": round(last.update_s, 1),
+                           "CPU, s": round(last.cpu_s - first.cpu_s, 1)}  # fmt: skip
+        print(f"{name}: {cases[name]}", flush=True)
+    return cases
+
+
+def show_real(name: str, contest: Mapping[str, Any]) -> None:
+    """Print the figures of a contest."""
+    columns = ("", "steps/min", "x TRL", "x TRL, CPU", "goal", "s/step", "generate", "update", "CPU s", "ids fed",
+               "reward 1st, 2nd, last")  # fmt: skip
+    rows = []
+    for who in ("trl", "ajet"):
+        own, rewards = contest[who], contest[who]["reward by step"][0]
+        times = [f"{own[TIMES]:.1f}", f"{own[TIMES_CPU]:.1f}", f"{contest['goal']:g}"] if TIMES in own else [""] * 3
+        parts = [f"{own['seconds per step'][part]:.1f}" for part in ("whole", "generation", "update")]
+        spent = [*parts, f"{own['CPU seconds per step']:.1f}", f"{sum(own['ids fed per step'].values()):,}"]
+        taught = ", ".join(f"{rewards[place]:.2f}" for place in (0, 1, -1))
+        rows.append([f"{name}: {who}", f"{own['steps per minute']:.2f}", *times, *spent, taught])
+    show_table(f"whole GRPO steps of 64 episodes, {contest['title']}", columns, rows)
+
+
+def job(environment: str, seed: int, steps: int) -> Job:
     """Return what all train: the default job, with all episodes of a batch under way at once, as TRL has them."""
-    return Job(environment=environment, model=model, seed=seed, steps=steps, max_concurrency=128)
+    return Job(environment=environment, seed=seed, steps=steps, max_concurrency=128)
 
 
-def trained(environment: str, model: TinyModel, size: Size, folder: Path) -> Runs:
+def trained(environment: str, size: Size, folder: Path) -> Runs:
     """Let all contenders train in turns, one at a time; who goes first changes from seed to seed."""
-    models = made(environment, folder / "models", model)
+    models = made(environment, folder / "models")
     runs: Runs = {name: [] for name in CONTENDERS}
     for seed in range(size.seeds):
         order = list(CONTENDERS)
         for name in order[seed % len(order) :] + order[: seed % len(order)]:
-            task = {"job": job(environment, model, seed, size.steps).model_dump(mode="json"), "models": str(models)}
             began = time.monotonic()
-            training = TrainingProcess(
-                CONTENDERS[name], folder / f"{environment}-{model.hidden_size}-{seed}-{CONTENDERS[name]}", task
-            )
-            with contextlib.ExitStack() as ending:
-                ending.callback(training.kill)
-                runs[name].append(training.result())
+            scratch = folder / f"{environment}-{seed}-{CONTENDERS[name]}"
+            runs[name].append(process_of(name, scratch, job(environment, seed, size.steps), models=str(models)))
             seconds = time.monotonic() - began
             print(f"{environment}, seed {seed}: {name} took {seconds:.0f} s, start included", file=sys.stderr)
     return runs
@@ -204,8 +356,8 @@ def goals_missed(figures: dict[str, Any]) -> list[str]:
     for environment, found in figures["environments"].items():
         own = found["ajet"]
         times, apart = own[TIMES], own[APART]
-        if times < FASTER:
-            missed.append(f"{environment}: {times:.2f} times TRL's steps per minute, the goal is {FASTER:g}")
+        if times < (goal := FASTER_THAN_TRL[environment]):
+            missed.append(f"{environment}: {times:.2f} times TRL's steps per minute, the goal is {goal:g}")
         if apart["low"] is not None and not apart["low"] <= 0 <= apart["high"]:
             missed.append(f"{environment}: reward per step differs by {apart['low']:.3f} to {apart['high']:.3f}")
     return missed
@@ -217,7 +369,7 @@ def show(figures: dict[str, Any]) -> None:
                "less TRL's, 95 %", "gain/min")  # fmt: skip
     rows = [
         _row(f"{environment}: {name}", own)
-        for environment, found in {**figures["environments"], **figures["larger model"]}.items()
+        for environment, found in figures["environments"].items()
         for name, own in found.items()
     ]
     show_table(f"whole GRPO steps of 128 episodes, {figures['steps']} steps, {figures['seeds']} seeds", columns, rows)

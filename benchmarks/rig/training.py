@@ -3,6 +3,9 @@
     python -m rig.training run FOLDER      trains what FOLDER/training.json says; writes FOLDER/trained.json
     python -m rig.training serve FOLDER    the swarm server of `run`, which also writes FOLDER/steps.jsonl
 
+`training.json` has the `job`, the folder of `models`, and where a pretrained model trains its `workload`, one of
+WORKLOADS, which are no built-in environments: a server needs to know nothing of what clients play.
+
 It is the real stack: a `swarm.server` process with the local backend and its durable store, and the built-in agent
 behind the HTTP client. Nothing is tracked but the lines this module writes. Booting the server and making the model
 are not part of a training's time: it begins when the client asks for its first episode.
@@ -27,6 +30,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psutil
+from real_model import WORDS
 
 from research.installation.home import Home
 from studies.records.alpha import AlphaLedgers
@@ -35,6 +39,7 @@ from studies.records.procedure import InterimAnalysis, Prediction
 from studies.verdicts.inputs import ArmData, JudgeInput
 from studies.verdicts.rules import judge
 from swarm.client import AsyncSwarmClient
+from swarm.environments.base import Message, Outcome, PlainEnvironment, PlainGame, Task, said, text_of
 from swarm.environments.play import agent_of
 from swarm.environments.registry import BUILT_IN
 from swarm.job import Job, TinyModel
@@ -53,6 +58,11 @@ class Step:
     generate_s: float
     update_s: float
     """Seconds of the learner's update; what is neither this nor generation is the rest of the step."""
+    generate_ids: float = 0.0
+    update_ids: float = 0.0
+    """Ids that the model was fed in either, padding included; 0 where nobody counted them."""
+    cpu_s: float = 0.0
+    """CPU seconds of the process that learns, from some moment until the step was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +105,103 @@ class TrainingProcess:
             self._process.wait()
 
 
+class LastWords(PlainGame):
+    """Asks one question after another, whatever was answered; an answer counts if it is the right one and no more."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._answers: list[str] = []
+
+    def opening(self) -> list[Message]:
+        """Return the examples and the first question."""
+        return list(self._task.data["opening"])
+
+    def answer(self, message: Message) -> list[Message]:
+        """Take an answer; return the next question, if there is one."""
+        self._answers.append(text_of(message).strip())
+        return list(self._task.data["further"][len(self._answers) - 1 :][:1])
+
+    def outcome(self) -> Outcome:
+        """Return the share of right answers; all of them are a success."""
+        solutions = self._task.data["solutions"]
+        right = sum(map(str.__eq__, self._answers, solutions)) / len(solutions)
+        return Outcome(right, right == 1)
+
+
+@dataclass
+class AskedLastWords(PlainEnvironment):
+    """Tasks of `turns` questions for the last of three words, behind examples as turns of the chat: the same for all
+    tasks, or each task's `own`."""
+
+    title, measures = "last words", "every answer is the last word of its line, and nothing else"
+    examples: int = 6
+    turns: int = 1
+    own: bool = False
+    asked: str = "Last word of: {}"
+    before: tuple[Message, ...] = ()
+
+    def problems(self) -> Iterator[tuple[str, Task]]:
+        """Yield the tasks."""
+        for number in range(400):
+            asked = _lines(f"asked {number}", self.turns)
+            shown = _lines(f"shown {number * self.own}", self.examples)
+            shots = [turn for line in shown for turn in (self._question(line), said(line.split()[-1]))]
+            first, *further = map(self._question, asked)
+            opening, solutions = [*self.before, *shots, first], [line.split()[-1] for line in asked]
+            data = {"opening": opening, "further": further, "solutions": solutions}
+            yield str(number), Task(str(number), data)
+
+    def game(self, task: Task) -> LastWords:
+        """Return a fresh play of a task."""
+        return LastWords(task)
+
+    def _question(self, line: str) -> Message:
+        return {"role": "user", "content": self.asked.format(line)}
+
+
+def _lines(seed: str, count: int) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.sample(WORDS, 3)) for _ in range(count)]
+
+
+ABOUT: Message = {"role": "system", "content": "Call the tool with the last word of each line."}
+WORKLOADS: Mapping[str, PlainEnvironment] = {
+    "shared": AskedLastWords(),
+    "own": AskedLastWords(own=True),
+    "tool": AskedLastWords(2, 8, asked="{}", before=(ABOUT,)),
+}
+"""What a pretrained model of 100 million parameters or more plays: it solves some of it untrained. A `tool` is called
+by words, and what it finds is the next line."""
+
+
+def environment_of(order: Mapping[str, Any]) -> PlainEnvironment:
+    """Return what a `training.json` lets its job play."""
+    return WORKLOADS[order["workload"]] if order.get("workload") else BUILT_IN[order["job"]["environment"]]
+
+
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 class Lines:
-    """A tracker that writes each step as a line with the time it came."""
+    """A tracker that writes each step as a line with the time it came, the CPU seconds of this process, and how many
+    ids its engine fed the model until then."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w")
+        self._fed = 0
+        policy: Any = importlib.import_module("swarm.backends.local.policy").Policy
+        decode = policy.decode
+
+        def counted(own: Any, ids: Any, *rest: Any) -> Any:
+            self._fed += ids.numel()
+            return decode(own, ids, *rest)
+
+        policy.decode = counted
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write a step."""
-        self._file.write(json.dumps({"time": time.time(), "step": step, "metrics": dict(metrics)}) + "\n")
+        here = {"time": time.time(), "cpu": time.process_time(), "fed": self._fed}
+        self._file.write(json.dumps({**here, "step": step, "metrics": dict(metrics)}) + "\n")
         self._file.flush()
 
     def finish(self) -> None:
@@ -146,18 +241,23 @@ def run(folder: Path) -> Trained:
 
 
 async def _trained(folder: Path, server: subprocess.Popen[bytes], url: str, token: str) -> Trained:
-    job = Job.model_validate(json.loads((folder / "training.json").read_text())["job"])
+    order = json.loads((folder / "training.json").read_text())
+    job, environment = Job.model_validate(order["job"]), environment_of(order)
     async with AsyncSwarmClient(url, token) as client:
         await client.ensure_training(job)
         began, before = time.time(), _cpu_s(server)
-        environment = BUILT_IN[job.environment]
         tasks = list(environment.tasks("train"))
         random.Random(job.seed).shuffle(tasks)
         await client.rollout(agent_of(environment), tasks, concurrency=job.max_concurrency)
         cpu_s = _cpu_s(server) - before
     lines = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
     names = ("critic/rewards/mean", "critic/success/mean", "timing_s/gen", "timing_s/update_actor")
-    steps = (Step(line["time"] - began, *(line["metrics"][name] for name in names)) for line in lines)
+    fed = [0, *(line["fed"] for line in lines)]
+    steps = (
+        Step(line["time"] - began, *(line["metrics"][name] for name in names), after - before_it,
+             line["metrics"]["tokens/forward"], line["cpu"])
+        for line, before_it, after in zip(lines, fed, fed[1:], strict=False)
+    )  # fmt: skip
     return Trained(tuple(steps), cpu_s)
 
 
@@ -233,14 +333,14 @@ def judged(
 NAME = "smollm2-135m"
 
 
-def folder() -> Path:
-    """Return where it lies once it was fetched."""
-    return Home.locate().models / NAME
+def folder(name: str = NAME) -> Path:
+    """Return where it lies once it was fetched; a folder of one's own is what it is."""
+    return Path(name).absolute() if (Path(name) / "config.json").is_file() else Home.locate().models / name
 
 
-def missing() -> str | None:
+def missing(name: str = NAME) -> str | None:
     """Return why nothing can be measured with it, None where it is here."""
-    if (folder() / "config.json").is_file():
+    if (folder(name) / "config.json").is_file():
         return None
     return f"no pretrained model is here: fetch one (ajet model fetch {NAME})"
 

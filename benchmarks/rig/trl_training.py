@@ -6,7 +6,9 @@ Model, tasks, reward, batch, groups, sampling, optimiser, clip and loss are the 
 TRL's plain way: a data set of prompts and a reward function. A game of several goes through `rollout_func`, TRL's way
 to a rollout of one's own: each turn is one padded `generate` over all plays that are not over, with the trainer's
 own generation; hints enter as ids with `env_mask` 0. (`environment_factory` wants a model that writes tool calls.)
-Everything TRL does beside (logging, checkpoints, progress bars, gradient checkpointing, bf16) is off.
+Everything TRL does beside (logging, checkpoints, progress bars, gradient checkpointing, bf16) is off. A pretrained
+model is trained as BEST says, unless `trl` in training.json says otherwise: fields of GRPOConfig, and `attention` and
+`weights` (their dtype) of the model.
 """
 
 from __future__ import annotations
@@ -21,24 +23,33 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from rig.training import Step, Trained
+from rig.training import Step, Trained, environment_of
 from swarm.backends.tiny_model import ensure_tiny
 from swarm.environments.base import PlainEnvironment, PlainGame, Task, said
-from swarm.environments.registry import BUILT_IN
 from swarm.job import Job, TinyModel
 
-SEVERAL_TURNS = {"guess"}
-"""Environments whose games ask more than once."""
+SEVERAL_TURNS = {"guess", "tool"}
+"""Environments and workloads whose games ask more than once."""
+BEST: Mapping[str, Any] = {"per_device_train_batch_size": 8}
+"""TRL's settings for a pretrained model, the fastest found (`against_trl.py --tune`)."""
 
 
 class Timed(GRPOTrainer):
-    """GRPOTrainer that takes the time of its generation and of all it prepares a batch with."""
+    """GRPOTrainer that takes the time of its generation and of all it prepares a batch with, and counts ids."""
 
     generate_s = 0.0
     prepare_s = 0.0
+    generate_ids = 0
+    update_ids = 0
+
+    def count(self, _: Any, __: Any, fields: Mapping[str, Any]) -> None:
+        """Count the ids of a forward: those of an update have gradients."""
+        part = "update_ids" if torch.is_grad_enabled() else "generate_ids"
+        setattr(self, part, getattr(self, part) + fields["input_ids"].numel())
 
     def _generate(self, prompts: list[Any]) -> Any:
         began = time.perf_counter()
@@ -81,10 +92,14 @@ class Clock(TrainerCallback):  # type: ignore[misc]
                 success=sum(successes) / len(successes),
                 generate_s=trainer.generate_s,
                 update_s=whole - trainer.prepare_s,
+                generate_ids=trainer.generate_ids,
+                update_ids=trainer.update_ids,
+                cpu_s=time.process_time(),
             )
         )
         self._last = now
         trainer.generate_s = trainer.prepare_s = 0.0
+        trainer.generate_ids = trainer.update_ids = 0
         self.outcomes.clear()
 
 
@@ -136,13 +151,21 @@ class Rollout:
         hint = play.game.answer(said(self._tokenizer.decode(answer, skip_special_tokens=True)))
         play.over = not hint
         if hint:
-            cut = [] if answer[-1] == self._tokenizer.eos_token_id else [self._tokenizer.eos_token_id]
-            heard = cut + self._rendered(hint)
+            heard = self._following(hint)
+            heard = heard[1:] if answer[-1] == heard[0] else heard  # the end of the answer, unless it was sampled
             play.ids += heard
             play.said += [0] * len(heard)
 
     def _rendered(self, messages: list[dict[str, Any]]) -> list[int]:
         return list(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+
+    def _following(self, hint: list[dict[str, Any]]) -> list[int]:
+        """Return what the template writes after an answer, from the end of that on."""
+        asked = [{"role": "system", "content": "-"}, {"role": "user", "content": "-"}]
+        options = {"tokenize": False, "add_generation_prompt": True}
+        before = self._tokenizer.apply_chat_template(asked, **options) + "-"
+        whole = self._tokenizer.apply_chat_template([*asked, said("-"), *hint], **options)
+        return list(self._tokenizer.encode(whole.removeprefix(before), add_special_tokens=False))
 
 
 def rewarder(environment: PlainEnvironment, clock: Clock) -> Callable[..., list[float]]:
@@ -163,40 +186,46 @@ def rewarder(environment: PlainEnvironment, clock: Clock) -> Callable[..., list[
     return reward
 
 
-def config(job: Job, folder: Path) -> GRPOConfig:
+def config(job: Job, folder: Path, settings: Mapping[str, Any]) -> GRPOConfig:
     """Return TRL's settings for a job."""
+    defaults = {"bf16": False, "gradient_checkpointing": False, "per_device_train_batch_size": job.episodes_per_step}
+    settings = {**defaults, **settings}
     return GRPOConfig(
-        output_dir=str(folder / "trl"), use_cpu=True, bf16=False, fp16=False, use_vllm=False, seed=job.seed,
-        per_device_train_batch_size=job.episodes_per_step, gradient_accumulation_steps=1,
+        output_dir=str(folder / "trl"), use_cpu=True, fp16=False, use_vllm=False, seed=job.seed,
+        gradient_accumulation_steps=job.episodes_per_step // settings["per_device_train_batch_size"],
         num_generations=job.group_size, num_iterations=1, max_steps=job.steps,
         max_completion_length=job.max_tokens, temperature=job.temperature, top_p=1.0, top_k=0,
         learning_rate=job.learning_rate, lr_scheduler_type=job.lr_schedule, warmup_steps=job.lr_warmup_steps,
         weight_decay=job.weight_decay, max_grad_norm=job.max_grad_norm, optim="adamw_torch_fused",
         epsilon=job.clip_ratio, beta=0.0, loss_type="grpo", scale_rewards="group",
-        gradient_checkpointing=False, disable_dropout=True, dataloader_pin_memory=False,
-        logging_strategy="no", save_strategy="no", report_to=[], disable_tqdm=True,
+        disable_dropout=True, dataloader_pin_memory=False,
+        logging_strategy="no", save_strategy="no", report_to=[], disable_tqdm=True, **settings,
     )  # fmt: skip
 
 
 def _run(folder: Path) -> Trained:
     order = json.loads((folder / "training.json").read_text())
     job = Job.model_validate(order["job"])
-    assert isinstance(job.model, TinyModel)
     torch.set_num_threads(1)
-    model = ensure_tiny(job.model, job.environment, Path(order["models"]))
+    tiny = isinstance(job.model, TinyModel)
+    model = ensure_tiny(job.model, job.environment, Path(order["models"])) if tiny else job.model.path
+    settings = ({} if tiny else dict(BEST)) | order.get("trl", {})
+    attention, weights = settings.pop("attention", "sdpa"), getattr(torch, settings.pop("weights", "float32"))
     tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
-    environment = BUILT_IN[job.environment]
-    clock = Clock()
+    environment, name = environment_of(order), order.get("workload") or job.environment
+    clock, lora = Clock(), {"r": job.lora_rank, "lora_alpha": job.lora_alpha, "target_modules": "all-linear"}
     trainer = Timed(
-        model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
+        model=AutoModelForCausalLM.from_pretrained(model, attn_implementation=attention, dtype=weights),
         reward_funcs=rewarder(environment, clock),
-        args=config(job, folder),
+        args=config(job, folder, settings),
         train_dataset=Dataset.from_list([_row(environment, task) for task in environment.tasks("train")]),
         processing_class=tokenizer,
         callbacks=[clock],
-        rollout_func=Rollout(environment, tokenizer) if job.environment in SEVERAL_TURNS else None,
+        rollout_func=Rollout(environment, tokenizer) if name in SEVERAL_TURNS else None,
+        peft_config=LoraConfig(task_type="CAUSAL_LM", **lora) if job.lora_rank else None,
     )
     clock.trainer = trainer
+    trainer.model.register_forward_pre_hook(trainer.count, with_kwargs=True)
     before = time.process_time()
     trainer.train()
     return Trained(tuple(clock.steps), time.process_time() - before)
