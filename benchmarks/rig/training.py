@@ -251,12 +251,14 @@ async def _trained(folder: Path, server: subprocess.Popen[bytes], url: str, toke
         await client.rollout(agent_of(environment), tasks, concurrency=job.max_concurrency)
         cpu_s = _cpu_s(server) - before
     lines = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
-    names = ("critic/rewards/mean", "critic/success/mean", "timing_s/gen", "timing_s/update_actor")
-    fed = [0, *(line["fed"] for line in lines)]
+    names = {
+        "reward": "critic/rewards/mean", "success": "critic/success/mean", "generate_s": "timing_s/gen",
+        "update_s": "timing_s/update_actor", "update_ids": "tokens/forward",
+    }  # fmt: skip
     steps = (
-        Step(line["time"] - began, *(line["metrics"][name] for name in names), after - before_it,
-             line["metrics"]["tokens/forward"], line["cpu"])
-        for line, before_it, after in zip(lines, fed, fed[1:], strict=False)
+        Step(at=line["time"] - began, generate_ids=line["fed"] - fed, cpu_s=line["cpu"],
+             **{field: line["metrics"][name] for field, name in names.items()})
+        for line, fed in zip(lines, [0, *(line["fed"] for line in lines)], strict=False)
     )  # fmt: skip
     return Trained(tuple(steps), cpu_s)
 

@@ -34,8 +34,11 @@ from swarm.job import Job, TinyModel
 
 SEVERAL_TURNS = {"guess", "tool"}
 """Environments and workloads whose games ask more than once."""
-BEST: Mapping[str, Any] = {"per_device_train_batch_size": 8}
-"""TRL's settings for a pretrained model, the fastest found (`against_trl.py --tune`)."""
+BEST: Mapping[str, Mapping[str, Any]] = {
+    "float32": {"per_device_train_batch_size": 8},
+    "bfloat16": {"per_device_train_batch_size": 8, "bf16": True},
+}
+"""TRL's settings for a pretrained model by the job's dtype, the fastest found (`against_trl.py --tune`)."""
 
 
 class Timed(GRPOTrainer):
@@ -207,9 +210,11 @@ def _run(folder: Path) -> Trained:
     order = json.loads((folder / "training.json").read_text())
     job = Job.model_validate(order["job"])
     torch.set_num_threads(1)
-    tiny = isinstance(job.model, TinyModel)
-    model = ensure_tiny(job.model, job.environment, Path(order["models"])) if tiny else job.model.path
-    settings = ({} if tiny else dict(BEST)) | order.get("trl", {})
+    settings: dict[str, Any] = {}
+    if isinstance(job.model, TinyModel):
+        model = str(ensure_tiny(job.model, job.environment, Path(order["models"])))
+    else:
+        model, settings = job.model.path, {**BEST[job.dtype], **order.get("trl", {})}
     attention, weights = settings.pop("attention", "sdpa"), getattr(torch, settings.pop("weights", "float32"))
     tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
     environment, name = environment_of(order), order.get("workload") or job.environment
