@@ -4,7 +4,7 @@
     python benchmarks/against_trl.py --quick    few steps, one seed: times only, no interval
     python benchmarks/against_trl.py --json     also writes benchmarks/results/against_trl.{json,svg}
     python benchmarks/against_trl.py --check    exit code 1 unless the goals below are met
-    python benchmarks/against_trl.py --model smollm2-135m            a pretrained model: all contests, half an hour
+    python benchmarks/against_trl.py --model smollm2-135m            a pretrained model: all contests, 40 minutes
     python benchmarks/against_trl.py --model DIR --only shared       one contest (again: --only own ...)
     python benchmarks/against_trl.py --model smollm2-135m --tune     TRL's settings, for `shared` or those of --only
 
@@ -19,8 +19,9 @@ SmolLM2-135M (`ajet model fetch smollm2-135m`) or another, by a swarm server and
     lora     `shared` with LoRA 16 on all linear layers; goal 20
     bf16     `shared` with dtype bfloat16 (TRL: see below); goal 6
 
-A step of TRL takes minutes, so it makes 2 and ajet 8; the first of each is in no time, but its reward, made by the
-untrained weights, is the first of `reward`. The second reward tells what one update taught, the last what ajet's 7 did.
+A step of TRL takes minutes, so it makes 2 and ajet 8 (`tool`: 4; --quick: 2); the first of each is in no time, but its
+reward, made by the untrained weights, is the first of `reward`. The second tells what one update taught, for both, and
+the last what all of ajet's did.
 Ids are those that the model was fed in a step, padding included. CPU seconds are of all processes and all steps.
 
 TRL at its best (`rig.trl_training.BEST`; --tune times the alternatives on 16 episodes, and the result file has them):
@@ -108,17 +109,19 @@ class Contest:
     title: str
     goal: float
     workload: str = "shared"
+    steps: int = 8
+    """Of ajet; TRL makes TRL_STEPS."""
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 CONTESTS = {
     "shared": Contest("examples shared", 30),
     "own": Contest("prompts of their own", 7, "own"),
-    "tool": Contest("8 turns with a tool", 12, "tool"),
+    "tool": Contest("8 turns with a tool", 12, "tool", steps=4),
     "lora": Contest("examples shared, LoRA 16", 20, fields={"lora_rank": 16, "learning_rate": 5e-4}),
     "bf16": Contest("examples shared, bfloat16", 6, fields={"dtype": "bfloat16"}),
 }
-REAL_STEPS = {"ajet": 8, "trl": 2}
+TRL_STEPS = 2
 TUNED: Mapping[str, Mapping[str, Any]] = {
     "as in the contests: batches of 8, sdpa, fp32, no checkpointing": {},
     "batches of 4": {"per_device_train_batch_size": 4},
@@ -172,8 +175,7 @@ def real(arguments: argparse.Namespace) -> int:
     if (reason := missing(arguments.model)) is not None:
         print(f"expected a model; {reason}")
         return 2
-    model, steps = model_folder(arguments.model), dict.fromkeys(REAL_STEPS, 2) if arguments.quick else REAL_STEPS
-    around, missed = circumstances(arguments), list[str]()
+    model, around, missed = model_folder(arguments.model), circumstances(arguments), list[str]()
     at = {name: around[name] for name in ("date", "commit", "quick")}
     figures = {"environments": {}, **around, **earlier("against_trl")}
     figures["note"] = f"A pretrained model: python benchmarks/against_trl.py --model {NAME} --json"
@@ -186,7 +188,7 @@ def real(arguments: argparse.Namespace) -> int:
             own["TRL's settings"] = {**own.get("TRL's settings", {}), **cases}
             return concluded("against_trl", figures, (), arguments)
         for name in arguments.only or CONTESTS:
-            found = {**held(name, model, steps, Path(scratch)), **at}
+            found = {**held(name, model, Path(scratch), quick=arguments.quick), **at}
             own["contests"] = {each: found if each == name else own["contests"][each]
                                for each in CONTESTS if each == name or each in own["contests"]}  # fmt: skip
             if (times := found["ajet"][TIMES]) < found["goal"]:
@@ -206,17 +208,17 @@ def real_job(contest: Contest, model: Path, steps: int, episodes: int = 64) -> J
     )  # fmt: skip
 
 
-def held(name: str, model: Path, steps: Mapping[str, int], scratch: Path) -> dict[str, Any]:
+def held(name: str, model: Path, scratch: Path, *, quick: bool) -> dict[str, Any]:
     """Return the figures of a contest: ajet's training, then TRL's."""
     contest, figures, rates = CONTESTS[name], dict[str, Any](), dict[str, float]()
-    for who in ("ajet", "trl"):
-        run = process_of(who, scratch / f"{name}-{who}", real_job(contest, model, steps[who]), contest.workload)
+    for who, steps in (("ajet", TRL_STEPS if quick else contest.steps), ("trl", TRL_STEPS)):
+        run = process_of(who, scratch / f"{name}-{who}", real_job(contest, model, steps), contest.workload)
         fed = [(step.generate_ids, step.update_ids) for step in run.steps[1:]]
         ids = dict(zip(("generation", "update"), (round(fmean(part)) for part in zip(*fed, strict=True)), strict=True))
         rates[who] = _rate(run)
         figures[who] = {**_figures([run]), "steps per minute": round(rates[who], 3), "ids fed per step": ids}
         del figures[who]["reward per step"], figures[who]["reward gained per minute"]  # of so few steps
-        tell(f"{name}: {who} took {run.steps[-1].at:.0f} s for {steps[who]} steps")
+        tell(f"{name}: {who} took {run.steps[-1].at:.0f} s for {steps} steps")
     own, theirs = figures["ajet"], figures["trl"]
     own[TIMES] = round(rates["ajet"] / rates["trl"], 2)
     own[TIMES_CPU] = round(theirs["CPU seconds per step"] / own["CPU seconds per step"], 2)

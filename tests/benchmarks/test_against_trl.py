@@ -45,7 +45,7 @@ def test_tasks_of_a_workload_share_their_examples_or_have_their_own_and_count_ri
 def test_a_contest_that_is_held_keeps_the_figures_of_the_rest_with_their_own_commit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def held(name: str, *_: object) -> dict[str, Any]:
+    def held(name: str, *_: object, **__: object) -> dict[str, Any]:
         contest = against_trl.CONTESTS[name]
         return {"title": contest.title, "goal": contest.goal, "ajet": {against_trl.TIMES: 10.0}}
 
