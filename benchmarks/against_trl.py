@@ -26,10 +26,11 @@ Ids are those that the model was fed in a step, padding included. CPU seconds ar
 
 TRL at its best (`rig.trl_training.BEST`; --tune times the alternatives on 16 episodes, and the result file has them):
 fp32 weights, sdpa, no gradient checkpointing, its own generation of a whole batch with a dynamic cache, and updates in
-micro-batches of a group (8), which all have prompts of one length, so that nearly nothing is padded. Two of a group of
-8, CPU seconds: 19.7 by eights, 26.8 by fours; sixteens are as fast as eights, and 64 rows want more memory than 24 GB.
-Four fifths of that is the update, which no setting of generation touches. `bf16` is its autocast over fp32 weights: at
-this learning rate AdamW on weights in bfloat16 loses its updates to rounding. Liger's kernels need a GPU.
+micro-batches of a group (8), whose prompts are one, so that nearly nothing is padded. CPU seconds of a step of 8
+episodes, one try each on a loaded machine: 19.7 by eights, 26.8 by fours; a first step of 16 took 46 by sixteens, as it
+would by eights. Four fifths are the update, which no setting of generation touches. By arithmetic, not tried: 64 rows
+at once want more than 24 GB, and AdamW on weights in bfloat16 loses such small updates to rounding, so that in `bf16`
+TRL has its autocast over fp32 weights. Liger's kernels need a GPU.
 
 Tiny model
 ----------
