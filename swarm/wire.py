@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
@@ -269,6 +269,27 @@ class EndAck(Ack):
     """Model calls of the episode that were refused."""
     refusal: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """What the last of them was told."""
+
+
+BUNDLE = "/bundle"
+MOST_BUNDLED = 64
+"""Requests that one bundle may have."""
+
+
+class BundledRequest(_Wire):
+    """One POST of a bundle: `/episodes`, an episode's end, or a chat completion that is not streamed."""
+
+    path: str = Field(max_length=512)
+    key: str | None = Field(default=None, max_length=4000)
+    """What its own Authorization would say; the bundle's key where it is left out."""
+    body: Mapping[str, Any]
+
+
+class Bundle(_Wire):
+    """Requests that are sent as one. Each is judged, takes effect and is answered as if it had come alone: by a line of
+    JSON, once it is done, with its place `at`, its `status`, its `body`, and `retry_after` where a header would say."""
+
+    requests: tuple[BundledRequest, ...] = Field(min_length=1, max_length=MOST_BUNDLED)
 
 
 class SharesRequest(_Wire):

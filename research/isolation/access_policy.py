@@ -15,7 +15,7 @@ from collections.abc import Set
 from typing import Any
 
 from sandboxes.gateway.reverse_proxy import Request
-from swarm.wire import EpisodeKind, tasks_digest
+from swarm.wire import BUNDLE, EpisodeKind, tasks_digest
 
 _MESSAGES = ("/v1/messages", "/v1/messages/count_tokens")
 MODEL_CALLS = frozenset({"/v1/chat/completions", "/v1/responses", *_MESSAGES, *(f"/v1{path}" for path in _MESSAGES)})
@@ -54,6 +54,8 @@ class AccessPolicy:
             return "reading more than the status"
         if request.path in MODEL_CALLS:
             return None
+        if request.path == BUNDLE:
+            return self._check_bundle(request.body)
         if request.path == "/episodes":
             if not isinstance(request.body, dict):
                 return "an episode that is none"
@@ -74,6 +76,15 @@ class AccessPolicy:
         if not isinstance(request.body, dict):
             return "an end that is none"
         return None if request.body.get("weight", WEIGHT) == WEIGHT else "a weight it was not given"
+
+    def _check_bundle(self, body: Any) -> str | None:
+        """Judge each request of a bundle as one that comes alone."""
+        asked = body.get("requests") if isinstance(body, dict) else None
+        if not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
+            return "a bundle that is none"
+        alone = (Request("POST", str(one.get("path")), body=one.get("body")) for one in asked)
+        refusals = ("a bundle in a bundle" if one.path == BUNDLE else self(one) for one in alone)
+        return next((refusal for refusal in refusals if refusal is not None), None)
 
     def _check_task_list(self, body: Any) -> str | None:
         """Judge a task list by its digest, which the server holds against the ids."""

@@ -34,6 +34,8 @@ MOST_HEAD_BYTES = 64 * 1024
 MOST_BODY_BYTES = 16 * 1024 * 1024
 MOST_JUDGED_BYTES = 64 * 1024
 """Most bytes of a body that is held, to be judged whole; each connection may have one."""
+MOST_BUNDLE_BYTES = 1024 * 1024
+"""The same of a bundle of requests."""
 MOST_LISTED_BYTES = 8 * 1024 * 1024
 """The same of a task list."""
 MOST_BYTES_AT_ONCE = 128 * 1024 * 1024
@@ -57,6 +59,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _JUDGED_WHOLE = (
     (re.compile(r"/episodes(?:/[^/]+/end)?"), MOST_JUDGED_BYTES),
+    (re.compile(r"/bundle"), MOST_BUNDLE_BYTES),
     (re.compile(r"/streams/tasks"), MOST_LISTED_BYTES),
 )
 """What is posted there says what is learned, so that its body is judged."""

@@ -314,7 +314,8 @@ class AsyncSwarmClient(Connectable):
         return await self._transport.ask(kind.model_validate, "POST", path, self._token, body)
 
     async def _begin(self, asked: wire.BeginRequest) -> wire.Lease:
-        return await self._post(wire.Lease, "/episodes", asked.model_copy(update={"code": self._code}))
+        body = asked.model_copy(update={"code": self._code}).model_dump_json(exclude_none=True).encode()
+        return await self._transport.ask(wire.Lease.model_validate, "POST", "/episodes", self._token, body, own=False)
 
 
 def _places_of_chosen(

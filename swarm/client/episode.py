@@ -65,6 +65,9 @@ class Episode(Generic[TaskT]):
         """When the server last heard of the episode (monotonic seconds)."""
         self.chats = 0
         """Answers that `chat` gave; those that an agent asks for by another way are not counted."""
+        self.bundled = False
+        """Send its calls together with those of others (`Transport.share`): where `chat` is cancelled alone, and the
+        episode goes on, the server would train an answer that nobody read."""
 
     def key_of(self, agent: str) -> str:
         """Return the key with which one of the episode's agents makes its calls: its name says who made them. Also for
@@ -75,8 +78,11 @@ class Episode(Generic[TaskT]):
         """Ask the policy for its next message; `params` are those of OpenAI's chat completions. `agent` says which of
         the episode's agents asks. Raises InvalidRequest for what is not honoured, LeaseLost or EpisodeEnded once the
         episode is over."""
-        body = json.dumps({"model": self.model, "messages": messages, **params}).encode()
-        raw = await self._transport.call("POST", "/v1/chat/completions", self.key_of(agent), body)
+        body, path = json.dumps({"model": self.model, "messages": messages, **params}), "/v1/chat/completions"
+        if self.bundled and not params.get("stream"):
+            raw = await self._transport.share(path, self.key_of(agent), body)
+        else:
+            raw = await self._transport.call("POST", path, self.key_of(agent), body.encode())
         self.last_call = time.monotonic()
         self.chats += 1
         choice = raw["choices"][0]
@@ -114,7 +120,7 @@ class Episode(Generic[TaskT]):
         episode still open to be ended again, where the server could not write it down.
         """
         ended = end_request(reward=reward, success=success, weight=weight, by_call=by_call, by_agent=by_agent)
-        return await self._post(EndAck, "end", ended)
+        return await self._post(EndAck, "end", ended, own=True)
 
     async def prepare(
         self, /, reward: float, success: bool | None = None, *, decider: Episode[Any] | None = None, **worth: Any
@@ -141,11 +147,13 @@ class Episode(Generic[TaskT]):
         action = "abort?failed=true" if failed else "abort"
         return await self._post(Ack, action, AbortRequest(reason=reason[:2000]))
 
-    async def _post(self, kind: type[AckT], action: str, asked: BaseModel | None = None) -> AckT:
+    async def _post(
+        self, kind: type[AckT], action: str, asked: BaseModel | None = None, own: bool | None = None
+    ) -> AckT:
         """Ask for an action; of its fields those are sent that say something, as older servers know fewer."""
         path = f"/episodes/{self.id}/{action}"
         body = b"" if asked is None else asked.model_dump_json(exclude_defaults=True).encode()
-        return await self._transport.ask(kind.model_validate, "POST", path, self.lease.lease_token, body)
+        return await self._transport.ask(kind.model_validate, "POST", path, self.lease.lease_token, body, own)
 
 
 def end_request(**fields: Any) -> EndRequest:

@@ -12,19 +12,22 @@ aiohttp because on one core it carries an order of magnitude more calls than htt
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import aiohttp
 from pydantic import ValidationError
 
 from swarm.errors import InvalidRequest, SwarmError, UnknownAnswer, Unreachable, from_wire, to_invalid_request
+from swarm.wire import BUNDLE, MOST_BUNDLED
 
 DOWNLOAD_SILENCE_S = 300.0
 """A download of which nothing comes for so long is given up."""
@@ -32,7 +35,17 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_US
 """Seconds of silence before the other side's kernel is asked, between two questions, and questions without answer; and
 milliseconds for which what was sent may be unacknowledged, during which it is not asked (else a quarter of an hour)."""
 
+MOST_BUNDLE_BYTES = 256 * 1024
+"""Bytes of the bodies of a bundle; what is larger goes alone."""
+
 T = TypeVar("T")
+
+
+class _Bundled(NamedTuple):
+    path: str
+    key: str | None
+    body: str
+    answer: asyncio.Future[Any]
 
 
 class Transport:
@@ -41,6 +54,7 @@ class Transport:
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
+        self._due: dict[str, list[_Bundled]] = {}
 
     async def __aenter__(self) -> Self:
         self.open()
@@ -67,22 +81,89 @@ class Transport:
         """Send one request to `path` (or to an absolute address) and return the answer's JSON. Raises the server's
         error (`swarm.errors`), Unreachable when nothing answers, UnknownAnswer for what is no JSON."""
         address = path if path.startswith("http") else self.url + path
-        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         try:
-            async with self.open().request(method, address, data=body, headers=headers) as reply:
+            async with self.open().request(method, address, data=body, headers=_headers(key)) as reply:
                 data = await reply.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            what = type(error).__name__
-            raise Unreachable(f"no swarm server answers at {self.url} ({what}); is it running?") from error
+            raise self._unreachable(error) from error
         if reply.status >= 400:
             raise _refusal(reply, data)
         if isinstance(found := _parse(data), str):
             raise UnknownAnswer(f"expected a swarm server at {self.url}; found something else that answers there")
         return found
 
-    async def ask(self, read: Callable[[Any], T], method: str, path: str, key: str, body: bytes | None = None) -> T:
-        """Do as `call`, and return what `read` makes of the answer; UnknownAnswer where it can make nothing of it."""
-        found = await self.call(method, path, key, body)
+    async def share(self, path: str, key: str, body: str, *, own: bool = True) -> Any:
+        """Do as `call` by POST, in one request (`swarm.wire.Bundle`) with all that is shared in the same turn of the
+        event loop; `own`: the key is for this one alone. Where a caller is cancelled, the server goes on with what it
+        asked until the others of the bundle are over."""
+        asked = _Bundled(path, key if own else None, body, asyncio.get_running_loop().create_future())
+        if not self._due:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._due.setdefault("" if own else key, []).append(asked)
+        return await asked.answer
+
+    def _flush(self) -> None:
+        due, self._due = self._due, {}
+        for key, shared in due.items():
+            bundles, size = list[list[_Bundled]]([[]]), 0
+            for each in (each for each in shared if not each.answer.done()):
+                if len(bundles[-1]) == MOST_BUNDLED or size + len(each.body) > MOST_BUNDLE_BYTES:
+                    bundles.append([])
+                    size = 0
+                bundles[-1].append(each)
+                size += len(each.body)
+            for bundle in filter(None, bundles):
+                sending = asyncio.create_task(self._send(key or bundle[0].key or "", bundle))
+                for each in bundle:
+                    each.answer.add_done_callback(partial(_cancel_if_unheard, sending, bundle))
+
+    async def _send(self, key: str, bundle: Sequence[_Bundled]) -> None:
+        error: Exception = self._unreachable(aiohttp.ClientPayloadError())
+        try:
+            if len(bundle) == 1:
+                _settle(bundle[0], await self.call("POST", bundle[0].path, key, bundle[0].body.encode()))
+            else:
+                await self._send_bundle(key, bundle)
+        except (aiohttp.ClientError, TimeoutError) as lost:
+            error = self._unreachable(lost)
+        except SwarmError as refusal:
+            error = refusal
+        except (ValueError, LookupError, TypeError):
+            error = UnknownAnswer(f"expected a swarm server at {self.url}; found something else that answers there")
+        finally:
+            for each in bundle:
+                _settle(each, error)
+
+    async def _send_bundle(self, key: str, bundle: Sequence[_Bundled]) -> None:
+        requests = ",".join(
+            f'{{"path":{json.dumps(each.path)},"key":{json.dumps(each.key)},"body":{each.body}}}' for each in bundle
+        )
+        body, left = f'{{"requests":[{requests}]}}'.encode(), b""
+        async with self.open().post(self.url + BUNDLE, data=body, headers=_headers(key)) as reply:
+            if (
+                400 <= reply.status < 429
+            ):  # as one of them is wrong, or bundles are not known: nothing was done
+                left_over = [each for each in bundle if not each.answer.done()]
+                await asyncio.gather(*(self._send(each.key or key, [each]) for each in left_over))
+            elif reply.status >= 400:
+                raise _refusal(reply, await reply.read())
+            async for piece in reply.content.iter_any():  # lines of any length
+                *lines, left = (left + piece).split(b"\n")
+                for line in map(json.loads, lines):
+                    status, told = line["status"], line["body"]
+                    _settle(bundle[line["at"]], told if status < 400 else from_wire(status, told, line["retry_after"]))
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        return Unreachable(f"no swarm server answers at {self.url} ({type(error).__name__}); is it running?")
+
+    async def ask(
+        self, read: Callable[[Any], T], method: str, path: str, key: str, body: bytes | None = None,
+        own: bool | None = None,
+    ) -> T:  # fmt: skip
+        """Do as `call` (or `share`, if it is said whether the key is its `own`), and return what `read` makes of the
+        answer; UnknownAnswer where it can make nothing of it."""
+        shared = own is not None and body is not None
+        found = await (self.share(path, key, body.decode(), own=own) if shared else self.call(method, path, key, body))
         try:
             return read(found)
         except (ValueError, LookupError, TypeError) as error:
@@ -126,6 +207,20 @@ def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
         if hasattr(socket, name):  # not everywhere
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return made
+
+
+def _headers(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+
+
+def _settle(asked: _Bundled, found: Any) -> None:
+    if not asked.answer.done():
+        (asked.answer.set_exception if isinstance(found, Exception) else asked.answer.set_result)(found)
+
+
+def _cancel_if_unheard(sending: asyncio.Task[None], bundle: Sequence[_Bundled], answer: asyncio.Future[Any]) -> None:
+    if answer.cancelled() and all(each.answer.done() for each in bundle):
+        sending.cancel()
 
 
 def _parse(data: bytes) -> Any:

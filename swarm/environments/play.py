@@ -310,6 +310,7 @@ def agent_of(
     async def agent(episode: Episode[Any]) -> Outcome:
         game = await _call_method(isinstance(environment, PlainEnvironment), environment.game, episode.task)
         if player is None:
+            episode.bundled = True  # it is given up where a call is cancelled
             messages, found = await play(game, episode, prompt, environment.knob("max_turns"))
         else:
             messages = chat_messages(await call(player, episode, game) or [], "agent")

@@ -62,7 +62,8 @@ class Rollout(EpisodeRegistry):
 
     async def begin(self, request: wire.BeginRequest) -> LeasedEpisode:
         """Admit an episode, waiting for room up to the request's `wait_s`; raise Throttled if there is none."""
-        episode = await self.admission.admit(lambda: self._try_begin(request), request.wait_s)
+        what = request.kind, request.stream, request.task_id, request.tasks
+        episode = await self.admission.admit(lambda: self._try_begin(request), request.wait_s, what)
         if episode is not None:
             return episode
         self.counts["throttled"] += 1
@@ -75,9 +76,9 @@ class Rollout(EpisodeRegistry):
                 "again",
                 retry_after=RETRY_AFTER_S,
             )
-        what = f"the next task of stream {request.stream!r}" if request.task_id is None else f"task {request.task_id!r}"
+        name = f"the next task of stream {request.stream!r}" if request.task_id is None else f"task {request.task_id!r}"
         raise errors.Throttled(
-            f"no room for {what} in the present step; try again, with a longer `wait_s`", retry_after=RETRY_AFTER_S
+            f"no room for {name} in the present step; try again, with a longer `wait_s`", retry_after=RETRY_AFTER_S
         )
 
     def _try_begin(self, request: wire.BeginRequest) -> LeasedEpisode | None:

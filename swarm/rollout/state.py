@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
 from swarm.errors import SwarmError, Throttled
@@ -71,7 +71,7 @@ class Admission(Generic[T]):
 
     def __init__(self, give_back: Callable[[T], None]) -> None:
         self._give_back = give_back
-        self._line: dict[asyncio.Future[T], tuple[Callable[[], T | None], float]] = {}
+        self._line: dict[asyncio.Future[T], tuple[Callable[[], T | None], float, Hashable]] = {}
 
     def __len__(self) -> int:
         return len(self._line)
@@ -79,15 +79,16 @@ class Admission(Generic[T]):
     @property
     def age_s(self) -> float | None:
         """Seconds for which the one that came first has waited; None where nobody waits."""
-        return next((time.monotonic() - since for _, since in self._line.values()), None)
+        return next((time.monotonic() - since for _, since, _ in self._line.values()), None)
 
-    async def admit(self, attempt: Callable[[], T | None], wait_s: float) -> T | None:
-        """Return what `attempt` gives, at once or when there is room; None if there is none within `wait_s`."""
+    async def admit(self, attempt: Callable[[], T | None], wait_s: float, what: Hashable = None) -> T | None:
+        """Return what `attempt` gives, at once or when there is room; None if there is none within `wait_s`. Where
+        there is no room for `what` it asks, there is none for others who ask the same; None: it is tried by itself."""
         admitted = attempt()
         if admitted is not None or wait_s <= 0:
             return admitted
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._line[answer] = attempt, time.monotonic()
+        self._line[answer] = attempt, time.monotonic(), what or answer
         try:
             await asyncio.wait({answer}, timeout=wait_s)
         except asyncio.CancelledError:
@@ -99,9 +100,13 @@ class Admission(Generic[T]):
         return answer.result() if answer.done() else None
 
     def admit_waiting(self) -> None:
-        for answer, (attempt, _) in list(self._line.items()):
+        full = set[Hashable]()
+        for answer, (attempt, _, what) in list(self._line.items()):
+            if what in full:
+                continue
             try:
                 if (admitted := attempt()) is None:
+                    full.add(what)
                     continue
                 answer.set_result(admitted)
             except SwarmError as refusal:

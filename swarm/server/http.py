@@ -282,7 +282,7 @@ class Permission:
 
     async def __call__(self, request: Request) -> Claims:
         claims = authorize(request.scope, roles=self._roles, uses=self._uses)
-        if claims.use == "lease" and claims.episode != request.path_params["episode_id"]:
+        if claims.use == "lease" and claims.episode != request.path_params.get("episode_id", claims.episode):
             raise errors.Forbidden(f"this lease token is for episode {claims.episode}, not for the one in the path")
         return claims
 

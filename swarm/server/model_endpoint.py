@@ -98,6 +98,28 @@ class ModelEndpoint:
             raise InvalidRequest(f"{name}: expected true or false, found {train[:80]!r}", param=name)
         agent = _parse_agent(header(scope, _AGENT), claims.agent)
         body = await read_call_body(scope, receive, self._server.training.job.max_context)
+        training, request, call = await self._open(claims, body, agent, sent_before, train)
+        with cancel_on_disconnect(receive), call.attach(comes_back=sent_before is not None):
+            if request.stream:
+                await self._stream(training, request, call, send)
+                return
+            await json_response(await self._take_reply(training, request, call))(scope, receive, send)
+
+    async def reply(self, claims: Claims, body: bytes) -> bytes:
+        """Return the answer to a call of a bundle; raise what it is refused with."""
+        try:
+            training, request, call = await self._open(claims, body, _parse_agent(None, claims.agent))
+            with call.attach(comes_back=False):
+                if request.stream:
+                    raise InvalidRequest("expected a call that is not streamed in a bundle", param="stream")
+                return await self._take_reply(training, request, call)
+        except (InvalidRequest, NotFound) as error:
+            self._server.training.rollout.count_refusal(claims, error)
+            raise
+
+    async def _open(
+        self, claims: Claims, body: bytes, agent: str, sent_before: int | None = None, train: str | None = None
+    ) -> tuple[Training, CompletionRequest, Call]:
         training = self._server.training
         episode = training.rollout.renew_episode(claims)
         request = self._dialect.parse(body, training.backend.model_name)
@@ -112,17 +134,14 @@ class ModelEndpoint:
             training.rollout.counts["calls_coalesced"] += 1
         if self._dialect.echoes:
             request = effective_sampling(request, episode.kind, training.job)
-        request = replace(request, created=call.created)
-        with cancel_on_disconnect(receive), call.attach(comes_back=sent_before is not None):
-            if request.stream:
-                await self._stream(training, request, call, send)
-                return
-            try:
-                replies = await call.replies()
-            except BackendError as error:
-                raise _fail_server(training, error) from error
-            content = self._dialect.format_reply(call.reply_name, training.backend.model_name, request, replies)
-            await json_response(content)(scope, receive, send)
+        return training, replace(request, created=call.created), call
+
+    async def _take_reply(self, training: Training, request: CompletionRequest, call: Call) -> bytes:
+        try:
+            replies = await call.replies()
+        except BackendError as error:
+            raise _fail_server(training, error) from error
+        return self._dialect.format_reply(call.reply_name, training.backend.model_name, request, replies)
 
     async def _stream(self, training: Training, request: CompletionRequest, call: Call, send: Send) -> None:
         """Send the answer as server-sent events. The status line waits for the first one, so that an error before it is

@@ -31,6 +31,7 @@ from swarm.dialects.responses import RESPONSES
 from swarm.errors import NotFound
 from swarm.job import Job
 from swarm.rollout.keys import Claims
+from swarm.server.bundle import CHAT_PATH, PLAYING, BundleAnswer, lease_of
 from swarm.server.connections import FailureLimiter
 from swarm.server.http import (
     KEY_HEADER,
@@ -67,10 +68,12 @@ Server = Annotated[SwarmServer, Depends(served)]
 Holder = Annotated[Claims, Depends(Permission(uses=("lease",)))]
 """What the lease token of the episode in the path says."""
 ADMIN = [Depends(Permission("admin"))]
-PLAYERS = [Depends(Permission("client", "admin"))]
+PLAYERS = [Depends(Permission(*PLAYING))]
+BUNDLERS = [Depends(Permission(*PLAYING, uses=("model", "lease")))]
 ANYONE = [Depends(Permission("admin", "client", "viewer"))]
 READERS = [Depends(Permission("admin", "client", "viewer", uses=("model",)))]
 JSON_LINES = "application/jsonl"
+LINES: dict[int | str, dict[str, Any]] = {200: {"content": {JSON_LINES: {}}}}
 CONFLICT, LOST = error_responses(409), error_responses(409, 410)
 
 
@@ -155,21 +158,8 @@ async def status(server: Server) -> wire.Status:
 @router.post("/episodes", dependencies=PLAYERS, responses=LOST)
 async def begin(body: wire.BeginRequest, request: Request, server: Server) -> wire.Lease:
     """Ask for a lease on one episode of a task."""
-    training, keys = server.training, server.keys
     with cancel_on_disconnect(request.receive):
-        episode = await training.rollout.begin(body)
-    return wire.Lease(
-        episode_id=episode.id,
-        epoch=episode.fencing_token,
-        task_id=episode.task_id,
-        kind=episode.kind,
-        api_key=keys.model_key(episode.id, episode.fencing_token),
-        lease_token=keys.lease_key(episode.id, episode.fencing_token),
-        base_url=f"{request.base_url}v1",  # the address the client came by, whatever lies between
-        model=training.backend.model_name,
-        ttl_s=min(training.job.lease_ttl_s, training.job.drain_timeout_s),
-        policy_version=training.rollout.version,
-    )
+        return await lease_of(server, body, request)
 
 
 @router.post("/episodes/{episode_id}/heartbeat", responses=LOST)
@@ -222,9 +212,7 @@ async def episode(episode_id: Annotated[str, Path(min_length=1)], server: Server
     return await Inspection(server).episode(episode_id)
 
 
-@router.get(
-    "/samples", dependencies=PLAYERS, response_class=StreamingResponse, responses={200: {"content": {JSON_LINES: {}}}}
-)
+@router.get("/samples", dependencies=PLAYERS, response_class=StreamingResponse, responses=LINES)
 async def samples(query: Annotated[_SamplesQuery, Query()], server: Server) -> Response:
     """Export episodes with every token, a JSON line each."""
     counts, lines = await Inspection(server).export(query.episode)
@@ -314,6 +302,12 @@ async def describe_model(model: Annotated[str, Path(min_length=1)], server: Serv
     return model_card(served_model)
 
 
+@router.post(wire.BUNDLE, dependencies=BUNDLERS, response_class=StreamingResponse, responses=LINES)
+async def bundle(body: wire.Bundle, request: Request, server: Server) -> Response:
+    """Answer requests of several episodes that came as one, each by a line once it is done."""
+    return BundleAnswer(body, request, server)
+
+
 JsonSchema = Mapping[str, Any]
 ANTHROPIC_ERROR: JsonSchema = {
     "type": "object",
@@ -350,7 +344,7 @@ def _post(name: str, summary: str, error: str) -> JsonSchema:
 
 
 MODEL_PATHS: Mapping[str, JsonSchema] = {
-    "/v1/chat/completions": _post("chat", "OpenAI's chat completions.", "Error"),
+    CHAT_PATH: _post("chat", "OpenAI's chat completions.", "Error"),
     "/v1/responses": _post("responses", "OpenAI's responses.", "Error"),
     "/v1/messages": _post("messages", "Anthropic's messages.", "AnthropicError"),
     "/v1/messages/count_tokens": _post(
@@ -388,6 +382,7 @@ def make_app(server: SwarmServer) -> FastAPI:
     """Return the application around a server; no documentation pages, which would answer without a key."""
     app = _App(openapi_url=None, redirect_slashes=False)
     app.state.server = server
+    app.state.chat = chat = ModelEndpoint(server, CHAT)
     for kind, handler in REFUSALS.items():
         app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, on_any_error)
@@ -395,7 +390,7 @@ def make_app(server: SwarmServer) -> FastAPI:
     app.add_middleware(Guard, keys=server.keys, failures=failures)
     app.router.routes += router.routes  # not included: that would match each request twice
     endpoints: tuple[tuple[str, ModelEndpoint | CountEndpoint], ...] = (
-        ("/v1/chat/completions", ModelEndpoint(server, CHAT)),
+        (CHAT_PATH, chat),
         ("/v1/responses", ModelEndpoint(server, RESPONSES)),
         ("/v1/messages", ModelEndpoint(server, MESSAGES)),
         ("/v1/messages/count_tokens", CountEndpoint(server)),

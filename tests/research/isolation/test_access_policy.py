@@ -25,6 +25,10 @@ def end(body: Any) -> Request:
     return Request("POST", "/episodes/e-1/end", body=body)
 
 
+def bundle(*asked: tuple[str, Any]) -> Request:
+    return Request("POST", "/bundle", body={"requests": [{"path": path, "body": body} for path, body in asked]})
+
+
 TRAIN, EVAL, CODE = AccessPolicy("train", TASKS), AccessPolicy("eval", TASKS), AccessPolicy("train", TASKS, "code")
 OTHER_LIST = "a task list that is not the one it was given"
 NO_EVAL, NO_TRAIN = (f"an episode that is not of kind {kind}" for kind in ("eval", "train"))
@@ -53,6 +57,13 @@ NO_TASK, NO_STREAM, NO_WEIGHT = "a task it was not given", "a stream it was not 
           for body in (None, [], "t-1", 3)),
         *((TRAIN, Request("POST", f"/episodes/{path}", body={}), NO_ROUTE)
           for path in ("e-1/end/", "e-1/ending", "e-1/end/more", "end")),
+        (TRAIN, bundle(("/episodes", {"task_id": "t-1"}), ("/episodes/e-1/end", {"reward": 1.0})), None),
+        (TRAIN, bundle(("/v1/chat/completions", {}), ("/episodes", {"task_id": "hidden-1"})), NO_TASK),
+        (TRAIN, bundle(("/episodes/e-1/end", {"weight": 2.0})), NO_WEIGHT), (TRAIN, bundle(("/job", {})), NO_ROUTE),
+        (TRAIN, bundle(("/bundle", {"requests": []})), "a bundle in a bundle"),
+        (EVAL, bundle(("/episodes", {"task_id": "t-1"})), NO_EVAL),
+        *((TRAIN, Request("POST", "/bundle", body=body), "a bundle that is none")
+          for body in (None, [], {}, {"requests": {}}, {"requests": [1]})),
         (TRAIN, end({}), None), (EVAL, Request("GET", "/advantages"), "reading more than the status"),
         (EVAL, Request("POST", "/advantages", body={}), NO_ROUTE),
     ],

@@ -316,7 +316,7 @@ async def test_what_the_judge_does_not_admit_is_refused_and_counted_by_its_reaso
         assert seen.lines == [("POST", "/episodes")]
 
 
-@pytest.mark.parametrize("path", ["/episodes", "/episodes/e-1/end"])
+@pytest.mark.parametrize("path", ["/episodes", "/episodes/e-1/end", "/bundle"])
 async def test_what_is_judged_is_what_is_sent(tmp_path: Path, path: str) -> None:
     async with recorded(tmp_path, only_training) as (both, seen):
         for sent, status in (

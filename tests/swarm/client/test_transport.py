@@ -15,10 +15,10 @@ import pytest
 from swarm.client import AsyncSwarmClient, NamedTask, SwarmClient, threads, transport
 from swarm.client.threads import run_in_thread
 from swarm.client.transport import Transport, server_folder
-from swarm.errors import Unreachable
+from swarm.errors import InvalidRequest, SwarmError, Unreachable
 from swarm.server.__main__ import _lock_directory
-from swarm.wire import ServerState
-from tests.swarm.server.support import job, serving
+from swarm.wire import EndAck, ServerState
+from tests.swarm.server.support import Served, job, serving
 from tests.swarm.server.test___main__ import running
 
 
@@ -41,6 +41,58 @@ async def test_a_call_nobody_waits_for_any_more_is_cut() -> None:
         with pytest.raises(asyncio.CancelledError):
             await asked
         await gone.wait()
+
+
+async def test_what_is_asked_at_once_goes_as_one_request_and_what_is_wrong_is_refused_alone(
+    served: Served, client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def alone(*_: object) -> None:
+        raise AssertionError("a request that went alone")
+
+    monkeypatch.setattr(client._transport, "call", alone)
+    episodes = await asyncio.gather(*(client.begin(NamedTask(name), kind="eval") for name in "abc"))
+    for episode in episodes:
+        episode.bundled = True
+    replies = await asyncio.gather(*(each.chat([{"role": "user", "content": "between 3 and 5"}]) for each in episodes))
+    assert {reply.finish_reason for reply in replies} == {"stop"}
+    one, *others = await asyncio.gather(
+        episodes[0].end(1.0, by_agent={"nobody": 1.0}),
+        *(each.end(1.0) for each in episodes[1:]),
+        return_exceptions=True,
+    )
+    assert isinstance(one, InvalidRequest)
+    assert [other.state for other in others if isinstance(other, EndAck)] == ["ended", "ended"]
+    monkeypatch.undo()
+    broken, whole = await asyncio.gather(  # of a bundle that is refused as a whole, each goes alone
+        episodes[0].chat([{"role": "user", "content": "\ud83d"}]), episodes[0].end(1.0), return_exceptions=True
+    )
+    assert isinstance(broken, SwarmError)
+    assert isinstance(whole, EndAck)
+
+
+async def test_a_bundle_is_cut_once_nobody_waits_for_any_of_it() -> None:
+    gone = asyncio.Event()
+    heads: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.read(65536))
+        while await reader.read(65536):
+            pass
+        gone.set()
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with asyncio.timeout(60), server, Transport(url) as client:
+        first, second = (asyncio.create_task(client.share("/episodes", "key", "{}", own=False)) for _ in range(2))
+        while not heads:
+            await asyncio.sleep(0.001)
+        first.cancel()
+        assert (await asyncio.wait({first}))[0]
+        assert not second.done()
+        second.cancel()
+        await gone.wait()
+    assert heads[0].startswith(b"POST /bundle ")
 
 
 def test_the_kernel_notices_within_two_minutes_that_the_other_side_is_gone() -> None:

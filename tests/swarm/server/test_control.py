@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,44 @@ async def test_a_reward_must_be_a_number(served: Served) -> None:
         assert (await served.verb(lease, "heartbeat")).status == 200
     answer = await served.post("/episodes", served.admin, {"task_id": "a", "colour": 1})
     assert (answer.status, answer.code, answer.body["error"]["param"]) == (400, "invalid_request", "colour")
+
+
+async def test_each_request_of_a_bundle_is_judged_and_answered_as_if_it_came_alone(served: Served) -> None:
+    one, other = [await served.begin("a", kind="eval") for _ in range(2)]
+    call = {"model": one["model"], "messages": [{"role": "user", "content": "hi"}]}
+    chat, end = "/v1/chat/completions", f"/episodes/{other['episode_id']}/end"
+    task = {"task_id": "a", "kind": "eval"}
+    asked: list[tuple[str, str | None, Any, int]] = [
+        (chat, one["api_key"], call, 200), (chat, one["api_key"], {**call, "stream": True}, 400),
+        (chat, served.admin, call, 401), (chat, None, call, 401), (chat, one["lease_token"], call, 401),
+        (end, one["lease_token"], {"reward": 1}, 401), (end, other["lease_token"], {"reward": None}, 400),
+        (end, None, {"reward": 1}, 401), ("/episodes", None, task, 200), ("/episodes", None, {**task, "kind": "x"}, 400),
+        ("/episodes", served.admin, task, 404), ("/job", None, {}, 404), ("/bundle", None, {"requests": []}, 404),
+    ]  # fmt: skip
+    body = {"requests": [{"path": path, "key": key, "body": sent} for path, key, sent, _ in asked]}
+    for key, begins in ((served.admin, 200), (one["api_key"], 403)):
+        async with served.http.post(
+            f"{served.url}/bundle", json=body, headers={"authorization": f"Bearer {key}"}
+        ) as told:
+            lines = sorted(map(json.loads, (await told.text()).splitlines()), key=lambda line: line["at"])
+        wanted = [begins if path == "/episodes" and key is None else status for path, key, _, status in asked[:9]]
+        assert [line["status"] for line in lines][:9] == wanted
+        assert [line["status"] for line in lines][10:] == [404] * 3
+    assert lines[0]["body"]["object"] == "chat.completion"
+    assert (await served.post("/bundle", None, body)).status == 401
+    assert (await served.end(other)).body["state"] == "ended"
+
+
+async def test_a_client_that_goes_away_cancels_the_calls_of_its_bundle(served: Served) -> None:
+    leases = [await served.begin("a", kind="eval") for _ in range(2)]
+    call = {"model": leases[0]["model"], "messages": [{"role": "user", "content": "hi"}]}
+    calls = [{"path": "/v1/chat/completions", "key": lease["api_key"], "body": call} for lease in leases]
+    served.rollout.gate.shut()
+    asked = asyncio.create_task(served.post("/bundle", served.admin, {"requests": calls}))
+    await eventually(lambda: served.rollout.counts["calls"], lambda calls: calls == 2)
+    asked.cancel()
+    await eventually(lambda: served.rollout.counts["calls_cancelled"], lambda calls: calls == 2)
+    served.rollout.gate.open()
 
 
 async def test_a_request_cut_short_leaves_the_server_well(served: Served) -> None:
