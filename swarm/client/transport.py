@@ -140,9 +140,7 @@ class Transport:
         )
         body, left = f'{{"requests":[{requests}]}}'.encode(), b""
         async with self.open().post(self.url + BUNDLE, data=body, headers=_headers(key)) as reply:
-            if (
-                400 <= reply.status < 429
-            ):  # as one of them is wrong, or bundles are not known: nothing was done
+            if 400 <= reply.status < 429:  # as one of them is wrong, or bundles are not known: nothing was done
                 left_over = [each for each in bundle if not each.answer.done()]
                 await asyncio.gather(*(self._send(each.key or key, [each]) for each in left_over))
             elif reply.status >= 400:
@@ -162,8 +160,10 @@ class Transport:
     ) -> T:  # fmt: skip
         """Do as `call` (or `share`, if it is said whether the key is its `own`), and return what `read` makes of the
         answer; UnknownAnswer where it can make nothing of it."""
-        shared = own is not None and body is not None
-        found = await (self.share(path, key, body.decode(), own=own) if shared else self.call(method, path, key, body))
+        if own is None:
+            found = await self.call(method, path, key, body)
+        else:
+            found = await self.share(path, key, (body or b"{}").decode(), own=own)
         try:
             return read(found)
         except (ValueError, LookupError, TypeError) as error:

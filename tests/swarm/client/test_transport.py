@@ -71,11 +71,12 @@ async def test_what_is_asked_at_once_goes_as_one_request_and_what_is_wrong_is_re
 
 
 async def test_a_bundle_is_cut_once_nobody_waits_for_any_of_it() -> None:
-    gone = asyncio.Event()
+    came, gone = asyncio.Event(), asyncio.Event()
     heads: list[bytes] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads.append(await reader.read(65536))
+        came.set()
         while await reader.read(65536):
             pass
         gone.set()
@@ -85,8 +86,7 @@ async def test_a_bundle_is_cut_once_nobody_waits_for_any_of_it() -> None:
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with asyncio.timeout(60), server, Transport(url) as client:
         first, second = (asyncio.create_task(client.share("/episodes", "key", "{}", own=False)) for _ in range(2))
-        while not heads:
-            await asyncio.sleep(0.001)
+        await came.wait()
         first.cancel()
         assert (await asyncio.wait({first}))[0]
         assert not second.done()

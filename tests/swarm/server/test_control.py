@@ -48,7 +48,8 @@ async def test_each_request_of_a_bundle_is_judged_and_answered_as_if_it_came_alo
         (chat, one["api_key"], call, 200), (chat, one["api_key"], {**call, "stream": True}, 400),
         (chat, served.admin, call, 401), (chat, None, call, 401), (chat, one["lease_token"], call, 401),
         (end, one["lease_token"], {"reward": 1}, 401), (end, other["lease_token"], {"reward": None}, 400),
-        (end, None, {"reward": 1}, 401), ("/episodes", None, task, 200), ("/episodes", None, {**task, "kind": "x"}, 400),
+        (end, None, {"reward": 1}, 401), ("/episodes", None, task, 200),
+        ("/episodes", None, {**task, "kind": "x"}, 400),
         ("/episodes", served.admin, task, 404), ("/job", None, {}, 404), ("/bundle", None, {"requests": []}, 404),
     ]  # fmt: skip
     body = {"requests": [{"path": path, "key": key, "body": sent} for path, key, sent, _ in asked]}
