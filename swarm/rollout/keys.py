@@ -18,7 +18,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -139,10 +139,7 @@ class Keys:
     def read(self, key: str) -> Claims:
         """Return what a key says; raise InvalidKey if it is forged or expired."""
         if key not in self._read:
-            verified = self._verify(key)
-            if len(self._read) >= _CACHED:
-                self._read.clear()
-            self._read[key] = verified
+            self._keep(key, *self._verify(key))
         claims, expires_at = self._read[key]
         if expires_at <= self._clock():
             raise InvalidKey("the key has expired; begin a new episode, or take a fresh token from tokens.json")
@@ -169,7 +166,15 @@ class Keys:
         write_private(path, json.dumps({role: self.role_key(role) for role in get_args(Role)}, indent=1))
 
     def _sign(self, claims: dict[str, Any], life_s: float) -> str:
-        return jwt.encode({**claims, "exp": int(self._clock() + life_s)}, self._secret, algorithm="HS256")
+        signed = {**claims, "exp": int(self._clock() + life_s)}
+        key = jwt.encode(signed, self._secret, algorithm="HS256")
+        self._keep(key, *_read_claims(signed))
+        return key
+
+    def _keep(self, key: str, claims: Claims, expires_at: float) -> None:
+        if len(self._read) >= _CACHED:
+            self._read.clear()
+        self._read[key] = claims, expires_at
 
     def _is_chosen(self, key: str) -> bool:
         """Compare with the operator's token in a time that says nothing, not even of its length."""
@@ -189,9 +194,13 @@ class Keys:
                 "the key is not one of this server's; set AJET_TOKEN to what `ajet swarm token` prints there, or begin "
                 "an episode here"
             ) from None
-        if signed["use"] == "role":
-            return Claims("role", role=signed["role"]), float(signed["exp"])
-        return Claims(signed["use"], episode=signed["ep"], fencing_token=signed["epoch"]), float(signed["exp"])
+        return _read_claims(signed)
+
+
+def _read_claims(signed: Mapping[str, Any]) -> tuple[Claims, float]:
+    if signed["use"] == "role":
+        return Claims("role", role=signed["role"]), float(signed["exp"])
+    return Claims(signed["use"], episode=signed["ep"], fencing_token=signed["epoch"]), float(signed["exp"])
 
 
 def describe_claims(claims: Claims) -> str:
