@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -17,7 +18,7 @@ from swarm.rollout import episodes
 from swarm.rollout.episodes import Closing, LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
-from swarm.rollout.state import StateMachine
+from swarm.rollout.state import Admission, StateMachine
 from swarm.rollout.teams import IN_DOUBT_S
 from swarm.store.changes import EpisodeClosed, EpisodePrepared
 from swarm.store.reading import RecoveredState
@@ -562,3 +563,21 @@ async def test_an_end_and_a_prepare_at_once_have_one_outcome_and_the_other_is_to
     assert (await preparing).state == "prepared"
     with pytest.raises(errors.EpisodeEnded, match="prepared"):
         await ending
+
+
+async def test_where_there_is_no_room_for_one_nobody_is_tried_who_asks_the_same() -> None:
+    tried: list[str] = []
+
+    def attempt(name: str) -> None:
+        tried.append(name)
+
+    admission = Admission[str](lambda _: None)
+    asked = [("a", "this"), ("b", "this"), ("c", "that"), ("d", None), ("e", None)]
+    async with asyncio.TaskGroup() as group:
+        waiting = [group.create_task(admission.admit(partial(attempt, name), 60.0, what)) for name, what in asked]
+        await asyncio.sleep(0)  # all stand in the line
+        tried.clear()
+        admission.admit_waiting()
+        for each in waiting:
+            each.cancel()
+    assert tried == ["a", "c", "d", "e"]
