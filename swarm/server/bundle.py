@@ -16,7 +16,7 @@ from typing import Final, cast
 from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from swarm import wire
@@ -71,10 +71,7 @@ class BundleAnswer(StreamingResponse):
             try:
                 content = await self._answer(asked)
             except Exception as error:  # noqa: BLE001  -- the others of the bundle have no part in it
-                if isinstance(error, ValidationError):
-                    error = to_invalid_request(error)
-                known = isinstance(error, SwarmError)
-                told = error_response(error) if known else await on_any_error(self._request, error)
+                told = await self._refuse(to_invalid_request(error) if isinstance(error, ValidationError) else error)
                 status, wait = told.status_code, told.headers.get("retry-after", "null").encode()
                 content = bytes(told.body)
             line = b'{"at":%d,"status":%d,"retry_after":%b,"body":%b}\n'
@@ -92,6 +89,9 @@ class BundleAnswer(StreamingResponse):
         finally:
             for each in left:
                 each.cancel()
+
+    async def _refuse(self, error: Exception) -> Response:
+        return error_response(error) if isinstance(error, SwarmError) else await on_any_error(self._request, error)
 
     async def _answer(self, asked: wire.BundledRequest) -> bytes:
         server, request = self._server, self._request
