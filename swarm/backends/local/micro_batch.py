@@ -132,14 +132,20 @@ def _sort_longest_first(order: Sequence[int], lengths: Sequence[int], shared: Se
     return [each for _, way in waiting[:-1] for each in way]
 
 
+LONGER: Final = 1.5
+"""How many times its longest row a tree may be where `tokens` is less: what needs a row's memory alone is shared."""
+
+
 def split_branches(branches: Sequence[Branch], tokens: int) -> Iterator[list[Branch]]:
-    """Split branches where a tree would hold more than `tokens` ids (but always one row); a new one begins alone."""
+    """Split branches where a tree would hold more than `tokens` ids; a new one begins alone. A row that is longer goes
+    alone but for rows that share ids with it, as long as the tree is at most LONGER times its longest row."""
     taken: list[Branch] = []
-    size = 0
+    size = longest = 0
     for branch in branches:
-        if taken and size + branch.added > tokens:
+        longest = max(longest, len(branch.row.ids))
+        if taken and size + branch.added > max(tokens, LONGER * longest if branch.shared else 0):
             yield taken
-            taken, size = [], 0
+            taken, size, longest = [], 0, len(branch.row.ids)
         taken.append(branch if taken else Branch(branch.row, 0))
         size += taken[-1].added
     if taken:

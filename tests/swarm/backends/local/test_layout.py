@@ -124,14 +124,21 @@ def test_every_place_is_reached_through_its_own_row(drawn: list[list[int]]) -> N
 
 
 @given(ROWS, st.integers(1, 20))
-def test_no_tree_is_over_the_budget_but_a_single_row(drawn: list[list[int]], tokens: int) -> None:
+def test_no_tree_is_over_the_budget_but_a_long_row_and_what_shares_with_it(drawn: list[list[int]], tokens: int) -> None:
     rows = [row(ids) for ids in drawn]
     trees = list(plans.split_branches(plans.sort_depth_first(rows), tokens))
     for tree in trees:
         packed = plans.PackedRows(tree)
         assert packed.tokens == sum(branch.added for branch in tree) == len(prefixes(list(packed.rows)))
-        assert packed.tokens <= tokens or len(tree) == 1
+        assert packed.tokens <= tokens or len(tree) == 1 or all(branch.shared for branch in tree[1:])
+        assert packed.tokens <= max(tokens, plans.LONGER * max(len(branch.row.ids) for branch in tree))
     assert sorted(id(branch.row) for tree in trees for branch in tree) == sorted(map(id, rows))
+
+
+def test_rows_longer_than_the_budget_compute_what_they_share_once() -> None:
+    rows = [row([*range(1, 21), end, end]) for end in range(30, 40)]
+    trees = list(plans.split_branches(plans.sort_depth_first(rows), 16))
+    assert [sum(branch.added for branch in tree) for tree in trees] == [32, 28]
 
 
 def test_the_way_to_the_longest_row_comes_first_so_that_it_stands_in_one_piece() -> None:
