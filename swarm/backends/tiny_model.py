@@ -134,7 +134,38 @@ def build_tokenizer(
     )
 
 
-_TOKENS_PER_STEP = 2048
+class _Muon:
+    """Muon with Nesterov momentum (github.com/KellerJordan/Muon), as torch has it but in fp32, since a CPU's bfloat16
+    is slow, and for all matrices of a shape at once."""
+
+    def __init__(self, matrices: Sequence[torch.nn.Parameter]) -> None:
+        self._shapes: dict[tuple[int, int], list[torch.nn.Parameter]] = {}
+        for matrix in matrices:
+            self._shapes.setdefault((matrix.shape[0], matrix.shape[1]), []).append(matrix)
+        self._moments = {shape: torch.zeros(len(same), *shape) for shape, same in self._shapes.items()}
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        for (rows, columns), same in self._shapes.items():
+            gradient_NRC = torch.stack([matrix.grad for matrix in same if matrix.grad is not None])
+            moment_NRC = self._moments[rows, columns].lerp_(gradient_NRC, 1.0 - _MOMENTUM)
+            changes_NRC = _orthogonalise(gradient_NRC.lerp(moment_NRC, _MOMENTUM))
+            for matrix, change in zip(same, changes_NRC, strict=True):
+                matrix.sub_(change, alpha=rate * math.sqrt(max(1.0, rows / columns)))
+
+
+def _orthogonalise(matrices_NRC: torch.Tensor) -> torch.Tensor:
+    """Return about U V^T of each matrix U S V^T, by five Newton-Schulz steps of the fifth degree."""
+    wide = matrices_NRC if matrices_NRC.shape[1] <= matrices_NRC.shape[2] else matrices_NRC.mT
+    x = wide / wide.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+    return x if wide is matrices_NRC else x.mT
+
+
+_MOMENTUM = 0.95
+_TOKENS_PER_STEP = 1024
 _MUON_RATE, _ADAM_RATE = 0.02, 5e-3
 _WARM_UP = 20
 
@@ -154,15 +185,8 @@ def warm_start(
     rng = random.Random(f"warm start {seed}")
     inside = [p for name, p in model.named_parameters() if p.dim() == 2 and ".layers." in name]
     outside = [p for name, p in model.named_parameters() if not (p.dim() == 2 and ".layers." in name)]
-    optimizers = [
-        torch.optim.Muon(inside, lr=_MUON_RATE, weight_decay=0.0),
-        torch.optim.AdamW(outside, lr=_ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0),
-    ]
-
-    def schedule(step: int) -> float:
-        return min(1.0, (step + 1) / _WARM_UP) * (1.0 - step / steps)
-
-    schedules = [torch.optim.lr_scheduler.LambdaLR(each, schedule) for each in optimizers]
+    muon = _Muon(inside)
+    adam = torch.optim.AdamW(outside, lr=_ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     model.train()
     with one_thread():
         for step in range(steps):
@@ -174,9 +198,11 @@ def warm_start(
             model.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer, scheduler in zip(optimizers, schedules, strict=True):
-                optimizer.step()
-                scheduler.step()
+            share = min(1.0, (step + 1) / _WARM_UP) * (1.0 - step / steps)
+            muon.step(share * _MUON_RATE)
+            for group in adam.param_groups:
+                group["lr"] = share * _ADAM_RATE
+            adam.step()
             if progress is not None:
                 progress(step + 1, steps)
     model.eval()
@@ -199,7 +225,8 @@ def _batch(
     tasks = environment.tasks("train")
     rows: list[list[int]] = []
     while sum(map(len, rows)) < _TOKENS_PER_STEP:  # so that a step costs the same in any environment
-        rows += encode_plays(tokenizer, [environment.demonstrate(rng.choice(tasks), rng) for _ in range(16)])
+        plays = [environment.demonstrate(rng.choice(tasks), rng) for _ in range(8 if rows else 16)]
+        rows += encode_plays(tokenizer, plays)
     said = pad_sequence([torch.tensor(said_by_assistant(tokenizer, row)) for row in rows], batch_first=True)
     return pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=tokenizer.pad_token_id), said
 
@@ -229,20 +256,22 @@ def said_by_assistant(tokenizer: transformers.PreTrainedTokenizerFast, ids: list
     return said
 
 
-_VERSION = 3
-"""Raise it when a change of code (player, tokenizer, recipe) gives other weights for the same spec.
+_VERSION = 4
+"""Raise it when a change of code (player, tokenizer, recipe) gives other weights for the same spec. Where there is a
+folder of one of `_EARLIER` it goes on being used: the later runs of a study begin with the weights of its first ones.
 
 A change of the template alone does not: a folder that an earlier version made goes on being used with its own template
 (the first one knew no tools), so that interrupted trainings and studies see no other prompts. Delete it for another.
 """
 
+_EARLIER = (3,)
 _VOCABULARY_PLAYS = 200
 _BETWEEN_MARKS = re.compile("|".join(map(re.escape, (START, END))))
 
 
-def tiny_hash(spec: TinyModel, environment: str) -> str:
+def tiny_hash(spec: TinyModel, environment: str, version: int = _VERSION) -> str:
     """Return the name of the model's folder: 16 hex digits of a hash over spec, environment and code version."""
-    parts = {"version": _VERSION, "environment": environment, "spec": spec.value()}
+    parts = {"version": version, "environment": environment, "spec": spec.value()}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -257,11 +286,12 @@ def require_context(max_context: int) -> None:
 def ensure_tiny(spec: TinyModel, environment: str, models: Path, progress: Progress | None = None) -> Path:
     """Return the folder of the model under `models`, made with `progress` if it is not there yet.
     Raises InvalidRequest for an unknown environment, and OSError when `models` cannot be written."""
-    folder = models / tiny_hash(spec, environment)
-    if folder.is_dir():  # nobody needs its environment any more
-        return folder
+    folders = [models / tiny_hash(spec, environment, version) for version in (*_EARLIER, _VERSION)]
+    for folder in folders:
+        if folder.is_dir():  # nobody needs its environment any more
+            return folder
     world = get_environment(environment)
-    return build_once(folder, lambda scratch: _make_model(spec, world, scratch, progress))
+    return build_once(folders[-1], lambda scratch: _make_model(spec, world, scratch, progress))
 
 
 def _make_model(spec: TinyModel, environment: Environment, folder: Path, progress: Progress | None) -> None:
