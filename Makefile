@@ -1,6 +1,7 @@
 # Every target sets up what it needs: a virtual environment in .venv with the pinned dependencies.
 #
 #   make research TOPIC="Does a larger group size make GRPO learn the guessing game faster?"
+#   make research MODEL=smollm2-135m      on a real pretrained model (or a folder of one); without TOPIC one that suits it
 #   make test        the tests that run in process and wait for nothing
 #   make test-all    everything, with the services it needs (.ci/run all): the parts of tests/parts.toml that have not
 #                    passed on these sources; PARTS="verl studies" runs these alone
@@ -16,8 +17,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 VERL := .venv-verl
 TOPIC ?=
+MODEL ?=
 ARGS ?=
-export TOPIC
+export TOPIC MODEL
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes; where this is set each of them would compile all that it imports.
@@ -43,7 +45,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 research: setup
-	@$(BIN)/ajet research "$$TOPIC" $(ARGS)
+	@$(BIN)/ajet research "$$TOPIC" $(if $(MODEL),--model "$$MODEL") $(ARGS)
 
 # More than there are cores: half of its time a test waits, for a server of its own or a child.
 WORKERS ?= 4

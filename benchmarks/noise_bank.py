@@ -5,6 +5,8 @@
     python benchmarks/noise_bank.py --plumbing           only the run with a learning rate of 0, of each
     python benchmarks/noise_bank.py --gallery            only the gallery's runs, as they are exported: seconds
     python benchmarks/noise_bank.py --landscape          only simlab's recorded landscape of `arith`: seconds
+    python benchmarks/noise_bank.py --studies .ajet --json   only the runs of `words` that studies of an installation
+                                                         made, by a pretrained model, in words.json: seconds
     python benchmarks/noise_bank.py --json               also writes {guess,arith}.json of research/design, shipped
     python benchmarks/noise_bank.py --metric episodes:0.7 --metric area:0.7 --json
                                                          by these, in {guess,arith}-metrics.json
@@ -31,6 +33,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from rig.frame import circumstances, parser
@@ -49,12 +52,13 @@ from research.design.noise_bank import (
 )
 from research.design.pricing import EVALUATION_EPISODES
 from research.files import read_json, write_json
+from research.installation.home import Home
 from research.installation.studies import RESULTS_VERSION
 from research.installation.tiny_model import prepare_model
 from research.proposals.metric_choice import MetricChoice, RequestedMetric, add_evaluations
 from research.runs.collect import CollectedEvidence, collect
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec
-from studies import fold
+from studies import EventLog, fold
 from studies.checks.conditions import play_variance
 from studies.checks.training import find_fault, list_unreported
 from studies.log.event import find_corruption
@@ -66,6 +70,8 @@ from studies.records.runs import Conditions, zero_lr_spec
 from swarm.job import Job
 
 ENVIRONMENTS = ("guess", "arith")
+OF_A_MODEL = "words"
+"""Played by a pretrained model alone."""
 SEEDS = (101, 102, 103, 104, 105, 106)
 ROOT = Path(__file__).parents[1]
 SHIPPED = ROOT / "research" / "design"
@@ -87,7 +93,11 @@ def main() -> int:
     options.add_argument("--gallery", action="store_true", help="only the runs of the gallery's studies")
     options.add_argument("--landscape", action="store_true", help="only the recorded landscape of arith")
     options.add_argument("--metric", action="append", type=RequestedMetric.parse, help="by this, such as episodes:0.7")
+    options.add_argument("--studies", type=Path, help="only runs of `words` of the studies in this installation")
     arguments = options.parse_args()
+    if arguments.studies is not None:
+        by_studies(OF_A_MODEL, arguments)
+        return 0
     os.environ.update(ONE_THREAD)  # before anything imports torch
     for environment in arguments.environment or ENVIRONMENTS:
         if arguments.landscape:
@@ -128,6 +138,19 @@ def by_success(environment: str, arguments: argparse.Namespace) -> None:
         made = {**circumstances(arguments), "command": f"{COMMAND} --json", "gallery": {"runs": FROM_GALLERY}}
         write(path, BankFile(results_version=RESULTS_VERSION, provenance=made, observations=tuple(seen),
                              plumbing=(still,)))  # fmt: skip
+
+
+def by_studies(environment: str, arguments: argparse.Namespace) -> None:
+    """Read the runs of an environment off an installation's log, print, and write what was asked."""
+    with closing(EventLog(Home.locate({"AJET_HOME": str(arguments.studies)}).database)) as log:
+        known = NoiseBank.of(log, shipped=NoiseBank())
+    seen = sorted((run for run in known.observations if run.environment == environment), key=lambda run: run.run)
+    for run in seen:
+        print(f"{environment}: seed {run.seed}, {run.steps} steps, setting {run.setting}: {run.initial} -> {run.value}")
+    if arguments.json:
+        made = {**circumstances(arguments), "command": f"{COMMAND} --studies .ajet --json"}
+        file = BankFile(results_version=RESULTS_VERSION, provenance=made, observations=tuple(seen))
+        write(SHIPPED / f"{environment}.json", file)
 
 
 def by_metrics(environment: str, arguments: argparse.Namespace) -> None:

@@ -324,7 +324,9 @@ def remove_one(
 def check(
     ref: Reference,
     reward: Reward = None,
-    model_path: Annotated[str | None, typer.Option(help="Let the model in this folder play it too.")] = None,
+    model_path: Annotated[
+        str | None, typer.Option("--model", "--model-path", help="Let the model in this folder play it too.")
+    ] = None,
     tiny: Annotated[bool, typer.Option("--tiny", help="Let a tiny model, made on the spot, play it too.")] = False,
     groups: Annotated[int, typer.Option(min=1, max=512, help="Search tasks the model plays 8 times each.")] = 16,
     job: Annotated[Path | None, typer.Option(help="Play it as a study of this job would, with its model.")] = None,

@@ -26,7 +26,7 @@ from research.design.compiler import (
 from research.errors import BadInput, DesignRefused, PlannerFailed, TopicDeclined
 from research.installation.base_job import find_fixed_fields
 from research.planners.context import NO_CODE_NOW, Briefing, Planner, PlannerContext, PlannerTurn, field_specs
-from research.planners.lexicon import find_environment, name_environments, stem, stems
+from research.planners.lexicon import find_environment, name_environments, offered_environments, stem, stems
 from research.planners.prompts import ACTIONS, DECLINABLE
 from research.planners.rules import RulesPlanner
 from research.planners.tools import StudyTools
@@ -206,7 +206,7 @@ class PlanningInputs(Briefing):
             not_tested=proposal.action.not_tested if proposal else "",
             code=sources_of(proposal.action if proposal else None),
             search=proposal is not None and proposal.action.search, rejected=rejected,
-            tried=proposal.turn.tried if proposal else (),
+            tried=proposal.turn.tried if proposal else (), environments=offered_environments(played),
             fields=field_specs(job, self.wanted.models, played.environment), fixed=find_fixed_fields(job), tools=tools,
             environment=played.environment, explores=compiler.explores, extend_to=compiler.extend_to,
             model={"name": model_name(job.model.model_dump()), **made},

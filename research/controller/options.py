@@ -34,6 +34,7 @@ from research.installation.base_job import (
     backend_of,
     base_job,
     find_fixed_fields,
+    fit_to_environment,
     model_folder,
     require_agreement,
     require_backend,
@@ -43,7 +44,7 @@ from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
 from research.planners.context import Planner, field_specs, known_environments
 from research.planners.factory import BUILT_IN, make_planner, planner_names
-from research.planners.lexicon import find_environment
+from research.planners.lexicon import find_environment, name_environments
 from research.planners.llm import PlannerOptions
 from research.planners.memory import read_papers
 from research.planners.rules import RulesPlanner, require_plannable
@@ -59,8 +60,8 @@ from studies.records.alpha import MOST_ROUNDS
 from studies.records.design import MOST_REPAIRS
 from studies.records.statements import model_name
 from swarm.environments.custom import MARK, is_custom
-from swarm.environments.registry import environments
-from swarm.job import KNOB, Job
+from swarm.environments.registry import Words, environments
+from swarm.job import KNOB, Job, PathModel
 
 Detach = Annotated[
     bool, typer.Option("--detach", help="Hand it to this machine's worker (`ajet up --work`) and return.")
@@ -68,7 +69,7 @@ Detach = Annotated[
 DEFAULT_BUDGET = "12m"
 LEAST_RUNS = 4
 _PACKAGED_PLANNERS = "".join(f", `{name}` (of a package)" for name in planner_names() if name not in BUILT_IN)
-_FLAGS = {"held": "--set", "shape": "--as"}
+_FLAGS = {"held": "--set", "shape": "--as", "model_path": "--model"}
 """Options that are not called as their field is."""
 
 
@@ -121,7 +122,11 @@ class StudyOptions(BaseModel):
         str | None, *_option("FILE.py[:NAME], the function that judges answers to `--env TASKS.jsonl`.")
     ] = None
     job: Annotated[Path | None, *_option("The job under all arms as JSON (see `ajet job explain`).")] = None
-    model_path: Annotated[str | None, *_option("Folder of the model that is trained, in place of the tiny one.")] = None
+    model_path: Annotated[str | None, *_option(
+        "Model that is trained in place of the tiny one: a folder, or a name of `ajet model list`, which is fetched on "
+        "first use.",
+        "--model", "--model-path", form={"title": "model"},
+    )] = None  # fmt: skip
     backend: Annotated[str | None, *_option("What generates and learns: local, verl (docs/cluster.md), ...")] = None
     planner: Annotated[str, *_option(
         f"Who plans: `rules`, or `llm` (any endpoint like OpenAI's, or Anthropic's){_PACKAGED_PLANNERS}.",
@@ -296,8 +301,12 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
         require_agreement(base, {"environment": [asked.env]})
     environment = fixed.get("environment") if asked.env is None else asked.env
     comparison = _set_environment(comparison, topic, environment, asked.reward, note)
+    pretrained = base is not None and isinstance(base.model, PathModel)
+    if pretrained and asked.planner == RulesPlanner.name and not (comparison.environment or name_environments(topic)):
+        comparison = replace(comparison, environment=Words.name)
     if base is not None and comparison.environment is not None and "environment" in fixed:
         base = base.model_copy(update={"environment": comparison.environment})
+    base = base and fit_to_environment(base, find_environment(topic, comparison))
     parsed = None
     if by_rules:
         model = model_name(base.model.model_dump()) if base is not None and "model" in fixed else ""

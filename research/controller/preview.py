@@ -32,6 +32,7 @@ from research.installation.base_job import (
     describe_trained_weights,
     describe_unusual_rate,
     find_fixed_fields,
+    pretrained_fields,
 )
 from research.installation.home import Home
 from research.isolation.mode import read_sandboxing
@@ -245,13 +246,14 @@ class _Preview:
         varied, usual = {name for arm in comparison.arms for name in arm.overrides}, list[str]()
         if isinstance(job.model, PathModel) and "learning_rate" not in {*find_fixed_fields(own), *varied}:
             usual = [f"learning_rate = {job.learning_rate:g}, as is usual for {describe_trained_weights(job)}"]
+        fitted = {name: getattr(job, name) for name in pretrained_fields(job) if name not in varied}
         wide = () if self.refused else self.calculator.describe_wide_ranges(self.draft, hypotheses)
         return PlanPreview(
             asked=self.inputs.topic, tested=() if explores else (*filter(None, [self.said]), *tested),
             not_tested=tuple(dict.fromkeys(text for turn in turns for text in turn.not_tested)),
             unequal=tuple(filter(None, (unequal_episodes(planned[0], arm) for arm in planned[1:]))),
             unusual=tuple(dict.fromkeys([*filter(None, map(describe_unusual_rate, comparison.jobs)), *wide])),
-            accepted=self.refused is None, explores=explores, refused=self.refused, job=find_fixed_fields(own),
+            accepted=self.refused is None, explores=explores, refused=self.refused, job=find_fixed_fields(own) | fitted,
             assumed=tuple(dict.fromkeys((*(turn.note for turn in turns if turn.note), *usual))), hypotheses=hypotheses,
             environment=environment, brought=tuple(records_of([environment])),
             arms=tuple(arm.name for arm in comparison.arms), metric=metric,

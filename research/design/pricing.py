@@ -57,7 +57,7 @@ SECONDS_PER_CALL: Final = 0.0014
 """One chat completion, with all that happens around it, at the default concurrency."""
 UPDATE_SECONDS_PER_EPISODE: Final = 0.16 / 128
 """One pass of the optimiser over one episode."""
-CALLS_PER_EPISODE: Final[Mapping[str, float]] = {"guess": 3.1, "arith": 1.0, "market": 2.0}
+CALLS_PER_EPISODE: Final[Mapping[str, float]] = {"guess": 3.1, "arith": 1.0, "market": 2.0, "words": 1.0}
 _UNKNOWN_CALLS_PER_EPISODE = 4.0
 EVALUATION_EPISODES: Final = 512
 """Hidden episodes per evaluation, unless a study asks for others."""
@@ -180,7 +180,8 @@ class Estimates:
 def runs_at_once(jobs: Iterable[Job], check_of: KnownCheck) -> int:
     """Return how many runs this machine carries at once, each of the job that takes most memory."""
     peaks = ((job, None if (check := check_of(job)) is None else check.peak_bytes) for job in jobs)
-    return max_parallel_runs(max(run_bytes(count_parameters(job), peak) for job, peak in peaks))
+    each = (run_bytes(count_parameters(job), peak, adapter=job.lora_rank > 0) for job, peak in peaks)
+    return max_parallel_runs(max(each))
 
 
 def count_parameters(job: Job) -> int:

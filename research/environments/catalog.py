@@ -16,6 +16,7 @@ import importlib.util
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -120,8 +121,11 @@ def find_measurements(home: Home, environment: str) -> tuple[MeasuredEnvironment
 
 
 def find_all_measurements(home: Home) -> tuple[MeasuredEnvironment, ...]:
+    """Return what is shipped, and what was measured here."""
+    files = (file for file in resources.files("research.environments").iterdir() if file.name.endswith(".json"))
+    shipped = [MeasuredEnvironment.model_validate_json(file.read_bytes()) for file in files]
     folders = sorted(folder.name for folder in home.measured.glob("*") if folder.is_dir())
-    return tuple(known for name in folders for known in find_measurements(home, name))
+    return (*shipped, *(known for name in folders for known in find_measurements(home, name)))
 
 
 def save_measurement(home: Home, measured: MeasuredEnvironment) -> Path:

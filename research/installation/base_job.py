@@ -26,6 +26,7 @@ from research.text import did_you_mean
 from studies import StudyState
 from studies.records.design import MODEL
 from studies.records.statements import setting
+from swarm.environments.registry import environments, get_environment
 from swarm.errors import InvalidRequest, to_invalid_request
 from swarm.job import Job, PathModel, TinyModel, default_learning_rate
 from swarm.models import folder_hash, model_place, require_model_folder
@@ -56,8 +57,14 @@ def require_job(record: Mapping[str, Any]) -> Job:
 def find_fixed_fields(base: Job) -> dict[str, Any]:
     """Return the fields of a base job that were said, or are not as in every other job, as JSON values."""
     held = base.model_dump(mode="json", exclude=_SET_FOR_EACH_RUN)
-    usual = Job.default_fields(base.model, base.lora_rank)
+    usual = Job.default_fields(base.model, base.lora_rank) | pretrained_fields(base)
     return {name: value for name, value in held.items() if name in base.model_fields_set or value != usual.get(name)}
+
+
+def pretrained_fields(job: Job) -> Mapping[str, Any]:
+    """Return what a job's environment has for pretrained models where its model is one, and nobody says another."""
+    known = isinstance(job.model, PathModel) and job.environment in environments()
+    return get_environment(job.environment).pretrained if known else {}
 
 
 def require_agreement(base: Job | None, named: Mapping[str, Iterable[Any]]) -> None:
@@ -202,6 +209,17 @@ def with_fields(job: Job, **fields: Any) -> Job:
     except ValidationError as error:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in fields)
         raise BadInput(f"{names}: {to_invalid_request(error)}") from error
+
+
+def fit_to_environment(job: Job, environment: str) -> Job:
+    """Return the job of a pretrained model in an environment, with what that has for such where the job says nothing:
+    values that nobody fixed. A tiny model's job is returned as it is, and one where the environment has none."""
+    if not (own := pretrained_fields(job.model_copy(update={"environment": environment}))):
+        return job
+    said = {*job.model_fields_set, "environment"}
+    given = {name: own[name] for name in own.keys() - said}
+    fitted = with_fields(job, model=job.model, environment=environment, **given)
+    return Job.model_construct(_fields_set=said, **{name: getattr(fitted, name) for name in Job.model_fields})
 
 
 def describe_unusual_rate(job: Job) -> str | None:

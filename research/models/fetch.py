@@ -97,6 +97,8 @@ class DownloadableModel:
     model_bytes: int
     """Of the folder it becomes."""
     about: str
+    question: str = ""
+    """What `ajet research` asks of it where nobody asks anything: its answer is known to be within reach."""
 
     @property
     def requirement(self) -> str:
@@ -115,6 +117,7 @@ SMOLLM2_135M = DownloadableModel(
     model_bytes=541_614_801,
     about="SmolLM2-135M-Instruct, a pretrained chat model; its weights are dequantised from Q4_1 to fp32, so a little "
     "worse than the original's",
+    question="Does a learning rate of 5e-4 solve more of words than 5e-5?",
 )
 FETCHABLE: Mapping[str, DownloadableModel] = {each.name: each for each in (SMOLLM2_135M,)}
 
@@ -126,6 +129,14 @@ def find_model(name: str) -> DownloadableModel:
             f"model give the folder, as docs/models.md says{did_you_mean(name, FETCHABLE, 0.5)}"
         )
     return FETCHABLE[name]
+
+
+def fetch_named(named: str | None, models: Path, note: Note) -> DownloadableModel | None:
+    """Return the model that is called so, which is under `models` then; None for a folder. Raises ModelFailed."""
+    if named is None or (model := FETCHABLE.get(named)) is None or Path(named).exists():
+        return None
+    fetch(model, models, note)
+    return model
 
 
 State = Literal["fetched", "damaged", "not fetched"]

@@ -20,6 +20,7 @@ from research.proposals.flags import Claim, RequestedComparison
 from studies.metrics import kinds
 from swarm.environments.base import Environment
 from swarm.environments.custom import MARK
+from swarm.job import Job, TinyModel
 
 DEFAULT_ENVIRONMENT = "guess"
 """What is played where nobody names one."""
@@ -246,6 +247,12 @@ def recognise(tokens: list[TopicWord], known: Vocabulary, fields: Sequence[Field
         else token
         for token in tokens
     ]
+
+
+def offered_environments(job: Job) -> tuple[Environment, ...]:
+    """Return the environments that a planner may choose from: what is made for pretrained models, for those alone."""
+    tiny = isinstance(job.model, TinyModel)
+    return tuple(e for e in known_environments() if not (tiny and e.pretrained) or e.name == job.environment)
 
 
 def find_environment(topic: str, wanted: RequestedComparison) -> str:

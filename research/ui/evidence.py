@@ -29,7 +29,7 @@ from studies import StudyState
 from studies.records.base import JsonValue
 from studies.records.design import CONFIGURATION, MODEL, SLOTS, Design, Hypothesis, is_expression
 
-_FIXED: Final = {"--job": "job", "--model-path": "model_path", "--backend": "backend"}
+_FIXED: Final = {"--job": "job", "--model": "model_path", "--model-path": "model_path", "--backend": "backend"}
 
 
 class Way(NamedTuple):

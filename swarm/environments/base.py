@@ -150,6 +150,9 @@ class Environment(ABC):
     sizes: ClassVar[Mapping[Split, int]] = {"train": 1024, "search": 256, "hidden": 512}
     """How many tasks of each split `generate` is asked for."""
 
+    pretrained: ClassVar[Mapping[str, Any]] = {}
+    """Fields of a study's job where it says no others and its model is a folder's; a tiny model is offered no
+    environment that has some, and plays it where that is named."""
     knobs: ClassVar[Mapping[str, Knob]] = {}
     """What a job may set of its games, by name (up to 24 of a-z, 0-9 and _); tasks are the same at any value."""
     _knob_values: Mapping[str, KnobValue] = {}

@@ -82,11 +82,13 @@ class UntrainedPlays:
         if self._code.has("oracle"):
             players["oracle"] = lambda task, messages, *_: self._code.oracle(task, messages)
         if self._code.has("imitate"):
-            left: list[Message] = []
+            left, whose = list[Message](), list[Game]()
 
-            def replay(task: Task, messages: Sequence[Message], _: Game, rng: random.Random) -> Message | None:
-                if not any(message["role"] == "assistant" for message in messages):
-                    left[:] = [message for message in self._code.imitate(task, rng) if message["role"] == "assistant"]
+            def replay(task: Task, messages: Sequence[Message], game: Game, rng: random.Random) -> Message | None:
+                if not whose or whose[0] is not game:  # it begins: what its opening shows as said is no answer
+                    whose[:], shown = [game], sum(message["role"] == "assistant" for message in messages)
+                    plays = [message for message in self._code.imitate(task, rng) if message["role"] == "assistant"]
+                    left[:] = plays[shown:]
                 return dict(left.pop(0)) if left else None
 
             players["demonstrations"] = replay

@@ -10,6 +10,8 @@ its name and the hash of what it consists of, `shop@1f2e3d4c5b6a`, and found in 
   exactly one number ends the play.
 - Market: `fig, delivery 7`; the tool `price` must be called, since prices are each task's own, and the answer is price
   plus delivery. Splits share no triple. The first answer without a call, or the last call allowed, ends the play.
+- Words: the last of three words, or a sum of two digits, behind six examples as turns of the chat, which teach a
+  pretrained model the form. The answer must be all that is said. Splits share no pair of digits and no three words.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import permutations, product
 from pathlib import Path
 from statistics import fmean
 from typing import ClassVar, Final, Self
@@ -305,7 +307,73 @@ class Market(PlainEnvironment):
         return [*messages, said(str(max(0, price + delivery + slip)))]
 
 
-BUILT_IN: Final[Mapping[str, PlainEnvironment]] = {each.name: each for each in (Guess(), Arith(), Market())}
+_WORDS = (
+    "apple bridge candle desert engine forest garden hammer island jacket kitchen ladder market needle orange pencil "
+    "quarry ribbon saddle table uncle valley window yellow zebra anchor basket copper doctor eagle"
+).split()
+_EXAMPLES = {
+    "sum": ("2 + 3 = 5", "7 + 1 = 8", "4 + 4 = 8", "9 + 2 = 11", "6 + 8 = 14", "0 + 5 = 5"),
+    "last word": ("red wolf song", "ink tea lamp", "cow hat sun", "road cup tree", "salt day owl", "pan ship rope"),
+}
+_WORDS_RIGHT = 0.3
+
+
+class WordsGame(PlainGame):
+    """One question behind its examples, answered once."""
+
+    def __init__(self, kind: str, question: str, answer: str) -> None:
+        self._kind, self._question, self._answer = kind, question, answer
+        self._success = False
+
+    def opening(self) -> list[Message]:
+        turns: list[Message] = []
+        for example in _EXAMPLES[self._kind]:
+            shown = example.rpartition(" ")[0] if self._kind == "sum" else f"Last word of: {example}"
+            turns += [{"role": "user", "content": shown}, said(example.split()[-1])]
+        return [*turns, {"role": "user", "content": self._question}]
+
+    def answer(self, message: Message) -> list[Message]:
+        self._success = text_of(message).strip() == self._answer
+        return []
+
+    def outcome(self) -> Outcome:
+        return Outcome(reward=float(self._success), success=self._success)
+
+
+class Words(PlainEnvironment):
+    """Say the last of three words, or the sum of two digits."""
+
+    name = "words"
+    title = "last words and one-digit sums"
+    synonyms = ("last words", "last word", "sums and words", "words and sums")
+    measures = "the answer is right, and nothing stands beside it"
+    pretrained: ClassVar = {
+        "lora_rank": 16, "steps": 6, "episodes_per_step": 64, "group_size": 8, "max_tokens": 8, "max_context": 320,
+        "lease_ttl_s": 120.0,
+    }  # fmt: skip
+
+    def problems(self) -> Iterator[tuple[str, Task]]:
+        for left, right in product(range(10), repeat=2):
+            data = {"question": f"{left} + {right} =", "answer": str(left + right)}
+            yield f"sum-{min(left, right)}-{max(left, right)}", Task(f"sum-{left}-{right}", data, "sum")
+        for words in random.Random("words").sample([*permutations(_WORDS, 3)], 800):
+            data = {"question": f"Last word of: {' '.join(words)}", "answer": words[-1]}
+            yield f"last-{'-'.join(sorted(words))}", Task(f"last-{'-'.join(words)}", data, "last word")
+
+    def game(self, task: Task) -> WordsGame:
+        return WordsGame(task.kind, task.data["question"], task.data["answer"])
+
+    def oracle(self, task: Task, messages: Sequence[Message]) -> str:
+        return str(task.data["answer"])
+
+    def imitate(self, task: Task, rng: random.Random) -> list[Message]:
+        """Return a play by someone who is right three times in ten, and else says any word, or sum, that there is."""
+        others = _WORDS if task.kind == "last word" else [*map(str, range(19))]
+        answer = task.data["answer"] if rng.random() < _WORDS_RIGHT else rng.choice(others)
+        return [*self.game(task).opening(), said(answer)]
+
+
+BUILT_IN: Final[Mapping[str, PlainEnvironment]] = {each.name: each for each in (Guess(), Arith(), Words(), Market())}
 
 
 class _Catalogue(Mapping[str, Environment]):

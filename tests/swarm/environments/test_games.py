@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from swarm.environments import Demonstration, Message, Split, calling, said
 from swarm.environments.custom import demonstrations_from_json, demonstrations_to_json
-from swarm.environments.registry import GUESSES, TURNS, Arith, ArithGame, Guess, GuessGame, Market, MarketGame
+from swarm.environments.registry import GUESSES, TURNS, Arith, ArithGame, Guess, GuessGame, Market, MarketGame, Words
 
 
 def market() -> MarketGame:
@@ -33,6 +33,24 @@ def test_only_the_sum_or_total_alone_is_right(kind: str, text: str, success: boo
 def test_a_pair_and_its_mirror_image_are_in_one_split() -> None:
     of = {(t.data["left"], t.data["right"]): split for split in get_args(Split) for t in Arith().tasks(split)}
     assert all(of[right, left] == split for (left, right), split in of.items())
+
+
+def test_examples_stand_before_a_question_as_turns_and_its_answer_counts_alone() -> None:
+    tasks = Words().tasks("hidden")
+    assert {task.kind for task in tasks} == {"sum", "last word"}
+    for task in tasks[::40]:
+        right = str(Words().oracle(task, []))
+        for text, success in ((right, True), (f" {right}\n", True), (f"{right}.", False), (f"It is {right}", False)):
+            play = Words().game(task)
+            opening = play.opening()
+            assert [message["role"] for message in opening] == ["user", "assistant"] * 6 + ["user"]
+            assert play.answer(said(text)) == []
+            assert (play.outcome().reward, play.outcome().success) == (float(success), success)
+
+
+def test_the_same_words_in_another_order_are_in_one_split() -> None:
+    of = [{tuple(sorted(task.data["question"].split())) for task in Words().tasks(split)} for split in get_args(Split)]
+    assert not (of[0] & of[1] or of[0] & of[2] or of[1] & of[2])
 
 
 def test_a_wrong_guess_is_answered_with_what_is_still_possible_and_the_right_one_ends_the_play() -> None:

@@ -341,7 +341,7 @@ def test_a_demonstration_is_what_the_game_said_and_the_same_for_the_same_random_
         messages, again = (environment.imitate(task, random.Random(seed)) for _ in range(2))
         game = environment.game(task)
         replayed = game.opening()
-        for message in messages:
+        for message in messages[len(replayed) :]:
             if message["role"] == "assistant":
                 replayed.append(message)
                 replayed += game.answer(message)
