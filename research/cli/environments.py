@@ -47,12 +47,12 @@ def parse_trial(
 ) -> checks.ModelTrial | None:
     """Return what options ask for, None for no model. Raises BadEnvironment, BadInput, InvalidRequest (its folder)."""
     if tiny and (model_path is not None or file is not None):
-        other = "--model-path" if model_path is not None else "--job (it names its model)"
+        other = "--model" if model_path is not None else "--job (it names its model)"
         raise BadEnvironment(f"expected --tiny or {other}; found both; choose one")
     base = Job() if tiny else base_job(file, model_path, models)
     if base is None:
         if held:
-            raise BadEnvironment("expected --set beside --tiny or --model-path; found no model that it could matter to")
+            raise BadEnvironment("expected --set beside --tiny or --model; found no model that it could matter to")
         return None
     fields: dict[str, Any] = {}
     for text in held:
@@ -338,15 +338,15 @@ def check(
     """Play an environment and say what it is worth: is it drawn the same twice, are rewards sound, what does it cost?
 
     Without a model it is played by its oracle, its demonstrations, empty and random answers. With one (--tiny,
-    --model-path, --job) a real server plays search tasks, and learns for two steps. What was measured is kept for
+    --model, --job) a real server plays search tasks, and learns for two steps. What was measured is kept for
     studies whose job samples alike. Hidden tasks are never played. Exit codes: 0 sound; 1 faults were found; 2 it could
     not be brought, or bad input.
 
     Examples:
         ajet env check my_shop
         ajet env check my_shop --tiny --set max_tokens=64 --set max_context=512
-        ajet env check tasks.jsonl --reward judge.py --model-path models/mine
-        ajet env check my_shop --job job.json --model-path models/mine
+        ajet env check tasks.jsonl --reward judge.py --model models/mine
+        ajet env check my_shop --job job.json --model models/mine
     """
     trial = parse_trial(job, model_path, tiny, groups, held, Home.locate().models)
     home = Home.locate().prepare()
@@ -359,7 +359,7 @@ def check(
         if isinstance(trial.job.model, TinyModel) and not checks.has_parts(environment)[1]:
             raise BadEnvironment(
                 f"expected demonstrations of {environment.name}, which a tiny model imitates first; it has none; give "
-                "it `imitate`, or name a model: --model-path DIR"
+                "it `imitate`, or name a model: --model DIR"
             )
         named = {"environment": environment.name, "environment_args": {}}  # what is kept of it is of the usual game
         trial = replace(trial, job=trial.job.model_copy(update=named))

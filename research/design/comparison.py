@@ -495,6 +495,6 @@ def _require_environment(job: Job) -> None:
     if isinstance(environment, CustomEnvironment) and imitates and not environment.manifest.demonstrations:
         raise DesignRefused(
             f"expected demonstrations of {environment.name}, which a tiny model imitates before it is trained; found "
-            "none; give the environment `imitate`, or train a model of your own: --model-path DIR",
+            "none; give the environment `imitate`, or train a model of your own: --model DIR",
             model_feedback=f"expected demonstrations of {environment.name} for the tiny model; found none; decline",
         )

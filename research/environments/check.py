@@ -264,7 +264,7 @@ def _remarks(environment: Environment, plays: Plays) -> Iterator[str]:
             "hidden/, or give `generate` (docs/environments.md)"
         )
     if environment.has("agent") if manifest is None else manifest.own_agent:
-        yield "it plays by an agent of its own, which needs a model: --tiny or --model-path"
+        yield "it plays by an agent of its own, which needs a model: --tiny or --model"
         return
     oracle, demonstrations = has_parts(environment)
     can_have_one = manifest is None or manifest.source.kind in ("folder", "module")

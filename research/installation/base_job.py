@@ -75,7 +75,7 @@ def require_agreement(base: Job | None, named: Mapping[str, Iterable[Any]]) -> N
             continue
         said = " and ".join(setting(name, value) for value in given)
         told = f"expected {setting(name, fixed[name])}, which the job of the study fixes; found {said}"
-        place = "--job or --model-path" if name == MODEL else "the job file"
+        place = "--job or --model" if name == MODEL else "the job file"
         raise DesignRefused(
             f"{told}; name that value too, or leave the field out of {place}", model_feedback=f"{told}; keep to it"
         )
@@ -133,7 +133,7 @@ _FIELDS_OF_A_RUN: Final[Mapping[str, str]] = {
     "tracking": "each run is tracked in its own folder",
     "streams": "each run plays one stream, its environment's",
     "train_agents": "an environment's agent plays, whose calls say no name",
-    "start_from": "a study begins with a model: give the folder as that (--model-path)",
+    "start_from": "a study begins with a model: give the folder as that (--model)",
     "evaluate_after": "the study's metric says when runs are evaluated (--metric, `ajet metric list`)",
     "eval_every": "the study's metric says when runs are evaluated (--metric, `ajet metric list`)",
     "evaluation_episodes": "the study's metric says on how many episodes (--metric, --episodes)",
@@ -187,7 +187,7 @@ def base_job(
     said = job if backend is None else with_fields(job, backend=backend)
     named = said.model.path if isinstance(said.model, PathModel) else None
     if named is not None and folder is not None:
-        raise BadInput(f"expected one model; found {named} in {file} and --model-path {folder}; leave one of them out")
+        raise BadInput(f"expected one model; found {named} in {file} and --model {folder}; leave one of them out")
     place = named or folder
     if place is None:
         return said

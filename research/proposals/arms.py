@@ -212,7 +212,7 @@ _NO_CONSTANTS: Mapping[str, str] = {
     "evaluation_episodes": "all arms are measured on as many hidden episodes, as the study's metric says",
     "environment": "the design names it",
     "environment_args": f"a knob is held by its own name, {KNOB}{MAX_TURNS}",
-    MODEL: "the user names it, with --model-path or --job",
+    MODEL: "the user names it, with --model or --job",
     "backend": "the user names it, with --job",
 }
 """Fields of a job that no planner holds constant, and who says them."""

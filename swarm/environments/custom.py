@@ -297,7 +297,7 @@ class CustomEnvironment(Environment):
         if not self.manifest.demonstrations:
             raise InvalidRequest(
                 f"expected demonstrations of {self.name}, which a model imitates before it is trained; it has none; "
-                "give the environment `imitate`, or train a model of your own without a warm start: --model-path DIR"
+                "give the environment `imitate`, or train a model of your own without a warm start: --model DIR"
             )
         return demonstrations_from_json((self.folder / DEMONSTRATIONS).read_bytes())
 

@@ -310,7 +310,7 @@ class Market(PlainEnvironment):
 _WORDS = (
     "apple bridge candle desert engine forest garden hammer island jacket kitchen ladder market needle orange pencil "
     "quarry ribbon saddle table uncle valley window yellow zebra anchor basket copper doctor eagle"
-).split()
+)
 _EXAMPLES = {
     "sum": ("2 + 3 = 5", "7 + 1 = 8", "4 + 4 = 8", "9 + 2 = 11", "6 + 8 = 14", "0 + 5 = 5"),
     "last word": ("red wolf song", "ink tea lamp", "cow hat sun", "road cup tree", "salt day owl", "pan ship rope"),
@@ -356,7 +356,7 @@ class Words(PlainEnvironment):
         for left, right in product(range(10), repeat=2):
             data = {"question": f"{left} + {right} =", "answer": str(left + right)}
             yield f"sum-{min(left, right)}-{max(left, right)}", Task(f"sum-{left}-{right}", data, "sum")
-        for words in random.Random("words").sample([*permutations(_WORDS, 3)], 800):
+        for words in random.Random("words").sample([*permutations(_WORDS.split(), 3)], 800):
             data = {"question": f"Last word of: {' '.join(words)}", "answer": words[-1]}
             yield f"last-{'-'.join(sorted(words))}", Task(f"last-{'-'.join(words)}", data, "last word")
 
@@ -368,7 +368,7 @@ class Words(PlainEnvironment):
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
         """Return a play by someone who is right three times in ten, and else says any word, or sum, that there is."""
-        others = _WORDS if task.kind == "last word" else [*map(str, range(19))]
+        others = _WORDS.split() if task.kind == "last word" else [*map(str, range(19))]
         answer = task.data["answer"] if rng.random() < _WORDS_RIGHT else rng.choice(others)
         return [*self.game(task).opening(), said(answer)]
 

@@ -101,7 +101,7 @@ def test_two_processes_at_once_make_it_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("job", "said"),
-    [({"environment": "chess"}, "arith, guess, market"), ({"model": {"kind": "tiny", "layers": 0}}, "layers")],
+    [({"environment": "chess"}, "arith, guess, market, words"), ({"model": {"kind": "tiny", "layers": 0}}, "layers")],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
     job: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
