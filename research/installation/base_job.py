@@ -57,7 +57,7 @@ def require_job(record: Mapping[str, Any]) -> Job:
 def find_fixed_fields(base: Job) -> dict[str, Any]:
     """Return the fields of a base job that were said, or are not as in every other job, as JSON values."""
     held = base.model_dump(mode="json", exclude=_SET_FOR_EACH_RUN)
-    usual = Job.default_fields(base.model, base.lora_rank) | pretrained_fields(base)
+    usual = {**Job.default_fields(base.model, base.lora_rank), **pretrained_fields(base)}
     return {name: value for name, value in held.items() if name in base.model_fields_set or value != usual.get(name)}
 
 
