@@ -18,13 +18,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from sandboxes.preload import Preloader
 from sandboxes.shim import has_started
 from sandboxes.spec import (
     NAME,
@@ -174,6 +175,18 @@ class ProcessSandbox:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._preloader: Preloader | None = None
+
+    def preload(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Begin to import modules in a process that commands with this environment are forked from, until `close`."""
+        if self._preloader is None:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._preloader = Preloader(modules, _inherited() | environment, self._root / "preload.log")
+
+    def close(self) -> None:
+        if self._preloader is not None:
+            self._preloader.close()
+            self._preloader = None
 
     def run(self, spec: SandboxSpec) -> Handle:
         if not spec.trusted:
@@ -185,17 +198,21 @@ class ProcessSandbox:
             raise SandboxError(f"a sandbox's name must match {NAME.pattern}; found {spec.name!r}")
         if not spec.command:
             raise SandboxError(f"sandbox {spec.name}: expected a command to run; found none")
-        inherited = {key: os.environ[key] for key in INHERITED if key in os.environ}
         value = {
             "name": spec.name, "command": list(spec.command),
-            "directory": str(spec.directory.absolute()), "environment": {**inherited, **spec.environment},
+            "directory": str(spec.directory.absolute()), "environment": _inherited() | spec.environment,
             "labels": dict(spec.labels), "time_limit_s": spec.time_limit_s, "created_at": time.time(),
         }  # fmt: skip
         folder = self._root / spec.name
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_once(folder / "spec.json", value)
-            return self.adopt(spec.name) or _launch(folder)
+            if (handle := self.adopt(spec.name)) is not None:
+                return handle
+            if (forks := self._preloader) is not None and forks.environment == value["environment"]:
+                if forks.launch(folder.absolute()):
+                    return ProcessHandle(folder)
+            return _launch(folder)
         except OSError as error:
             raise SandboxError(f"cannot launch sandbox {spec.name} in {folder}: {error}") from error
 
@@ -208,6 +225,10 @@ class ProcessSandbox:
         specs = ((read(path), path.parent) for path in self._root.glob("*/spec.json"))
         started = sorted((spec["created_at"], folder) for spec, folder in specs if spec and has_started(folder))
         return [ProcessHandle(folder) for _, folder in started]
+
+
+def _inherited() -> dict[str, str]:
+    return {key: os.environ[key] for key in INHERITED if key in os.environ}
 
 
 def _launch(folder: Path) -> ProcessHandle:

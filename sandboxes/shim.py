@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -162,7 +162,17 @@ class CommandWatch:
         return bool(data)
 
 
-def supervise(folder: Path) -> None:
+def start_command(spec: Mapping[str, Any], preexec_fn: Callable[[], object] | None = None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        spec["command"], cwd=spec["directory"], env=spec["environment"], stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0, process_group=0, preexec_fn=preexec_fn,
+    )  # fmt: skip
+
+
+Start = Callable[[Mapping[str, Any]], "subprocess.Popen[bytes]"]
+
+
+def supervise(folder: Path, start: Start) -> None:
     since = time.time()
     if take_lock(folder) is None or has_started(folder):
         return
@@ -170,10 +180,7 @@ def supervise(folder: Path) -> None:
     log = BoundedLog(folder)
     write_atomic(folder / "started.json", {"shim_pid": os.getpid(), "started_at": since})
     try:
-        child = subprocess.Popen(
-            spec["command"], cwd=spec["directory"], env=spec["environment"], stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0, process_group=0,
-        )  # fmt: skip
+        child = start(spec)
     except OSError as error:
         log.write(f"cannot start {spec['command']}: {error}\n".encode())
         write_retrying(folder / "exit.json", {"reason": "error", "code": 127, "ended_at": time.time()})
@@ -188,12 +195,12 @@ def has_started(folder: Path) -> bool:
     return (folder / "started.json").exists() or (folder / "exit.json").exists()
 
 
-def main(folder: Path) -> int:
+def main(folder: Path, start: Start = start_command) -> int:
     """Tend the folder in a session of its own; return 0 once its command was started by whichever shim."""
     child = os.fork()
     if child == 0:
         os.setsid()
-        supervise(folder)
+        supervise(folder, start)
         return 0
     while not has_started(folder):
         if os.waitpid(child, os.WNOHANG)[0]:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 
@@ -56,6 +56,7 @@ from research.runs.workers import (
 )
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
+from sandboxes.preload import reserve
 from studies.records.runs import (
     DISK_FULL,
     ENGINE_GONE,
@@ -386,6 +387,7 @@ async def run_attempt(folder: AttemptFolder) -> int:
 
 def main() -> int:
     folder = AttemptFolder(Path(sys.argv[1]).absolute())
+    reserve(1 + len(get_args(Role)))  # for a server and each of its workers
     try:
         return asyncio.run(run_attempt(folder))
     except asyncio.CancelledError:

@@ -29,7 +29,8 @@ from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, RunE
 from research.runs.provenance import count_neighbours
 from research.runs.resume import ResumePlan, end_containers, plan_resume, transfer_files
 from research.runs.wandb_log import ReadTracking
-from sandboxes import Exit, Handle, Sandbox, SandboxSpec
+from sandboxes import Exit, Handle, ProcessSandbox, Sandbox, SandboxSpec
+from sandboxes.preload import SWITCH
 from studies import AttemptState, EventType, RunState, StudyLog, StudyState
 from studies.checks.alarms import max_silence
 from studies.checks.conditions import CollectError, read_collected
@@ -53,6 +54,11 @@ first runs may take what is left of the study's budget."""
 LATEST_LOG_S = 600.0
 """How long after an attempt's end its tracker may show the rest of its log: uploads lag by seconds, rarely minutes."""
 LOG_TAIL_BYTES = 1000
+PRELOADED = (
+    "research.runs.attempt", "swarm.server.__main__", "swarm.environments.__main__", "swarm.backends.local.warm_start",
+    "wandb",
+)  # fmt: skip
+"""What the processes of an attempt import, a server's engine and tracker included."""
 
 
 @dataclass(eq=False)
@@ -193,21 +199,31 @@ class AttemptLauncher:
     def _start(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle:
         if attempt.resumes is not None:
             transfer_files(self._folder(run, attempt.resumes), self._folder(run, attempt.number))
-        folder, contained = self._folder(run, attempt.number).path, self.isolation.containers is not None
+        folder, backend = self._folder(run, attempt.number).path, Job.from_record(run.spec.job).backend
+        self.preload(state, backend)
         spec = SandboxSpec(
             name=attempt.name,
             command=(sys.executable, "-m", "research.runs.attempt", str(folder)),
             directory=folder,
-            environment={
-                **{name: os.environ[name] for name in ENGINE_VARIABLES if contained and name in os.environ},
-                **variables_of(Job.from_record(run.spec.job).backend),
-                **thread_variables(int(state.settings["parallel"])),
-            },
+            environment=self._environment(state, backend),
             labels=self._labels(run, attempt),
             time_limit_s=_time_limit(state, run),
             trusted=True,
         )
         return self.sandbox.run(spec)
+
+    def preload(self, state: StudyState, backend: str) -> None:
+        """Begin to import what attempts at runs of a backend of torch import, once for all (`sandboxes.preload`)."""
+        if isinstance(self.sandbox, ProcessSandbox) and backend == "local" and os.environ.get(SWITCH) != "0":
+            self.sandbox.preload(PRELOADED, self._environment(state, backend))
+
+    def _environment(self, state: StudyState, backend: str) -> dict[str, str]:
+        contained = self.isolation.containers is not None
+        return {
+            **{name: os.environ[name] for name in ENGINE_VARIABLES if contained and name in os.environ},
+            **variables_of(backend), **thread_variables(int(state.settings["parallel"])),
+            "WANDB_ERROR_REPORTING": "false",  # read when W&B's client is imported
+        }  # fmt: skip
 
     def _record_end(
         self, state: StudyState, run: RunState, attempt: AttemptState, handle: Handle, ended: Exit, *, patient: bool

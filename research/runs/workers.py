@@ -44,6 +44,7 @@ from sandboxes import ContainerHandle, DockerSandbox, Exit, ExitReason, SandboxE
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.gateway import PLAYS, PORTS, SERVER_PORT, Gateway
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
+from sandboxes.preload import SpareProcess, start_spare
 from sandboxes.spec import describe_signal, last_lines
 from studies.records.design import REWARD, is_expression
 from studies.records.runs import ENGINE_GONE, AttemptFailed
@@ -65,7 +66,7 @@ class ManagedProcess:
 
     failure = DIED
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | SpareProcess, log: Path) -> None:
         self._process = process
         self._log = log
 
@@ -114,11 +115,14 @@ class ProcessGroup(AsyncExitStack):
         # One thread each: those of many processes slow one another down.
         variables = {"OMP_NUM_THREADS": "1", "WANDB_SILENT": "true", **os.environ, **environment}
         log.parent.mkdir(parents=True, exist_ok=True)
+        directory = directory or self._directory
         with open(log, "wb") as output:  # noqa: ASYNC230  -- a local file, at once
-            process = await asyncio.create_subprocess_exec(
-                python, "-m", module, *arguments,
-                cwd=directory or self._directory, env=variables,
-                stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
+            process: asyncio.subprocess.Process | SpareProcess | None = None
+            if python == sys.executable:
+                process = start_spare(module, arguments, directory, variables, log)
+            process = process or await asyncio.create_subprocess_exec(
+                python, "-m", module, *arguments, cwd=directory, env=variables, stdin=asyncio.subprocess.DEVNULL,
+                stdout=output, stderr=output,
             )  # fmt: skip
         member = ManagedProcess(process, log)
         self.push_async_callback(member.stop)
