@@ -1,11 +1,11 @@
 """Processes forked from one that has imported what they need, where a new one would import it again.
 
-A `Preloader` starts a process that imports modules, and then forks the shims of commands that run
-one of them: such a shim forks its command too. A command may set forks of itself aside for the processes that it will
-start, before it has threads, a loop or connections (`reserve`). What is forked has the session, group, folder, standard
-streams, variables and command line that a new process would have, no descriptor of who forked it, and random numbers of
-its own. Linux alone. Nothing depends on it: one that is gone, that cannot fork safely (threads, CUDA), or that began
-with other variables than a command is given leaves a plain start.
+A `Preloader` starts a process that imports modules and then forks the shims of commands; such a shim forks a command
+that is `python -m` one of these modules. The command may set forks of itself aside for processes that it will start,
+before it has threads, a loop or connections (`reserve`, `start_spare`). What is forked has the session, group, folder,
+streams, variables and command line that a new process would have, none of who forked it but what was imported, and
+random numbers of its own. Where nothing can be forked (it is gone, has threads or CUDA, began with other variables, the
+system is not Linux) a process is started as ever.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -35,81 +36,74 @@ from sandboxes import shim
 SWITCH: Final = "AJET_PRELOAD"
 """Names the variable that is 0 where each process is to import what it needs by itself."""
 READY_S: Final = 120.0
-"""For the modules to be imported, which a new process would do as well."""
+"""For modules to be imported, which a new process would do as well."""
 _ROOM: Final = 4096
 """Bytes that a forked process has for its command line."""
-_DESCRIPTORS: Final = 4096
-_spare: list[Spare] = []
+_READ_AT_START: Final = ("PYTHON", "OMP_", "MKL_", "LD_")
+"""How variables begin that count for Python and its libraries as they start."""
+_spares: list[Spare] = []
 _forked = False
 
 
 class Preloader:
-    """Forks the shims of commands that have the environment it began with; ends with who holds it, and they do not."""
+    """Forks the shims of commands that have the environment it began with; ends with its holder, and they do not."""
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self.environment = dict(environment)
         self._channel, other = socket.socketpair()
         self._channel.settimeout(READY_S)
         main = "import sys; from sandboxes.preload import main; sys.exit(main())"  # no second copy of it as `__main__`
-        command = [sys.executable, "-P", "-c", main, str(other.fileno()), *modules, "-" * _ROOM]
         with other, open(log, "wb") as output:
-            self._process = subprocess.Popen(
-                command, env=self.environment, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, stdout=output,
-                stderr=output, start_new_session=True,
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", main, str(other.fileno()), *modules, "-" * _ROOM],
+                env=self.environment, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,
             )  # fmt: skip
-        self._replies = self._channel.makefile("r")
         self._ready = False
+        self.close = weakref.finalize(self, _end, self._channel, process)
 
     def launch(self, folder: Path) -> bool:
         """Return whether a forked shim has started the command of a sandbox's folder; waits until it can be forked."""
         try:
-            self._ready = self._ready or self._replies.readline() == "ready\n"
+            self._ready = self._ready or self._channel.recv(_ROOM) == b"ready\n"
             if self._ready:
                 self._channel.sendall(f"{folder}\n".encode())
-                return self._replies.readline() == "0\n"
-        except (OSError, ValueError):  # it is gone, was suspended, or is closed
+                return self._channel.recv(_ROOM) == b"0\n"
+        except OSError:  # it is gone, or was suspended
             self.close()
         return False
 
-    def close(self) -> None:
-        self._ready = False
-        self._replies.close()
-        self._channel.close()
-        self._process.kill()  # it has nothing to put in order
-        self._process.wait()
+
+def _end(channel: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    channel.close()
+    process.kill()  # it has nothing to put in order
+    process.wait()
 
 
 class Spare:
-    """A fork of this process that waits for what to run; it ends with this process."""
+    """A fork of this process that waits for what to run, and ends with this process; then as asyncio's processes."""
 
     def __init__(self) -> None:
         reading, self._order = os.pipe()
-        self.process = subprocess.Popen(("spare",), preexec_fn=partial(_await_order, reading), pass_fds=[reading])
+        self._process = subprocess.Popen(("spare",), preexec_fn=partial(_await_order, reading), pass_fds=[reading])
         os.close(reading)
 
     def begin(self, order: Mapping[str, Any]) -> bool:
-        """Return whether it runs what the order says, as `run_module` takes it."""
+        """Return whether it runs what the order says."""
         with suppress(OSError), open(self._order, "wb") as pipe:
             pipe.write(json.dumps(order).encode())
-            pipe.flush()
-            return self.process.poll() is None
-        return False
-
-
-class SpareProcess:
-    """A spare that runs, as asyncio's own processes are."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        loop = asyncio.get_running_loop()
-        self._process, self._ended = process, loop.create_future()
-        watched = os.pidfd_open(process.pid)
+        if self._process.poll() is not None:
+            return False
+        loop, watched = asyncio.get_running_loop(), os.pidfd_open(self._process.pid)
+        self._ended = loop.create_future()
 
         def note_end() -> None:
             loop.remove_reader(watched)
             os.close(watched)
-            self._ended.set_result(process.wait())
+            self._ended.set_result(self._process.wait())
 
         loop.add_reader(watched, note_end)
+        return True
 
     @property
     def returncode(self) -> int | None:
@@ -126,66 +120,29 @@ class SpareProcess:
 
 
 def reserve(count: int) -> None:
-    """Set forks aside for processes of modules that are imported, where this process was forked itself."""
+    """Set forks aside for processes of imported modules, where this process was forked itself."""
     if _forked and threading.active_count() == 1:
-        _spare.extend(Spare() for _ in range(count))
+        _spares.extend(Spare() for _ in range(count))
 
 
 def start_spare(
-    module: str, arguments: Iterable[str], directory: Path, environment: Mapping[str, str], log: Path
-) -> SpareProcess | None:
-    """Run a module in a spare; None where there is none, or where Python itself would begin otherwise."""
-    if _find(module) is None or any(
-        os.environ.get(name) != environment.get(name)
-        for name in (os.environ | environment)
-        if name.startswith(("PYTHON", "OMP_", "MKL_", "LD_"))
-    ):
+    module: str, arguments: Sequence[str], directory: Path, environment: Mapping[str, str], log: Path
+) -> Spare | None:
+    """Run a module in a spare; None where there is none, or where Python would begin otherwise in that environment."""
+    counts = [name for name in {*os.environ, *environment} if name.startswith(_READ_AT_START)]
+    if any(os.environ.get(name) != environment.get(name) for name in counts):
         return None
     order = {
-        "module": module, "arguments": [*arguments], "directory": str(directory), "environment": dict(environment),
+        "module": module, "arguments": list(arguments), "directory": str(directory), "environment": dict(environment),
         "log": str(log),
     }  # fmt: skip
-    while _spare:
-        if (spare := _spare.pop()).begin(order):
-            return SpareProcess(spare.process)
+    while _spares and _find(module):
+        if (spare := _spares.pop()).begin(order):
+            return spare
     return None
 
 
-def run_module(module: str, arguments: Sequence[str], directory: str, environment: Mapping[str, str]) -> NoReturn:
-    """Be the process of `python -m module arguments`, in a fork: call its `main`, and end."""
-    global _forked
-    _forked = True
-    code: Any = 1
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python begins, whatever `subprocess` has restored
-        signal.signal(number, signal.SIG_IGN)
-    try:
-        main = _find(module)
-        assert main is not None
-        os.chdir(directory)
-        os.environ.clear()
-        os.environ.update(environment)
-        sys.argv = [str(main.__file__), *arguments]
-        sys.modules["__main__"] = main
-        _rename((sys.executable, "-m", module, *arguments))
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(random.SystemRandom().getrandbits(32))
-        code = main.main()
-    except SystemExit as end:
-        code = end.code
-    except BaseException:  # noqa: BLE001  -- as Python itself ends with it
-        traceback.print_exc()
-    if isinstance(code, str):
-        sys.stderr.write(f"{code}\n")
-    with suppress(Exception):
-        threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing ends its forks
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
-
-
 def _await_order(reading: int) -> NoReturn:
-    """Wait, in a fork, for an order; end where none comes."""
     _close_all(but=reading)
     with open(reading, "rb") as pipe:
         text = pipe.read()
@@ -193,52 +150,82 @@ def _await_order(reading: int) -> NoReturn:
         os._exit(0)
     order = json.loads(text)
     _redirect(order.pop("log"))
-    run_module(**order)
+    _run(**order)
 
 
-def _redirect(log: str) -> None:
-    with open(os.devnull, "rb") as nothing, open(log, "ab") as output:
-        for target, source in ((0, nothing), (1, output), (2, output)):
-            os.dup2(source.fileno(), target)
-
-
-def _close_all(but: int = -1) -> None:
-    """Close what a new process would not have been given; whoever forks waits for that."""
-    for first, end in ((3, but), (but + 1, _DESCRIPTORS)) if but >= 0 else ((3, _DESCRIPTORS),):
-        os.closerange(first, end)
+def _run(module: str, arguments: Sequence[str], directory: str, environment: Mapping[str, str]) -> NoReturn:
+    """Be the process of `python -m module arguments`: call its `main`, and end."""
+    global _forked
+    _forked = True
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python begins, whatever `subprocess` has restored
+        signal.signal(number, signal.SIG_IGN)
+    code: Any = 1
+    try:
+        os.chdir(directory)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.modules["__main__"] = main = _find(module)
+        sys.argv = [main.__file__, *arguments]
+        _rename((sys.executable, "-m", module, *arguments))
+        if "numpy" in sys.modules:  # `random` is seeded anew by Python, torch as it always begins
+            sys.modules["numpy"].random.seed(random.SystemRandom().getrandbits(32))
+        code = main.main()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:  # noqa: BLE001  -- Python ends with any of them
+        traceback.print_exc()
+    if isinstance(code, str):
+        sys.stderr.write(f"{code}\n")
+    with suppress(Exception):  # as multiprocessing ends its forks
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _find(module: str) -> Any:
-    """Return the imported module that `python -m` runs, if it is one with a `main`."""
+    """Return the imported module that `python -m module` runs, if it is one with a `main`."""
     found = sys.modules.get(f"{module}.__main__") or sys.modules.get(module)
     return found if hasattr(found, "main") else None
 
 
+def _close_all(but: int = 2) -> None:
+    """Close what a new process would not have been given: `subprocess` waits for its own, others for a lock."""
+    os.closerange(3, but)
+    os.closerange(but + 1, _ROOM)
+
+
+def _redirect(log: str) -> None:
+    with open(log, "ab") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+
+
 def _rename(command: Sequence[str]) -> None:
     """Show a command as this process's own, as far as there is room."""
-    with open("/proc/self/stat") as file:
-        start, end = map(int, file.read().rpartition(")")[2].split()[45:47])
+    start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
     shown = "\0".join(command).encode()[: end - start - 1]
     ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
 
 
 def _fork_command(spec: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     """Start a command in a fork of this shim, or by itself where it is not of an imported module."""
-    python, flag, module, *arguments = [*spec["command"], "", ""]
+    python, flag, module, *arguments = (*spec["command"], "", "")
     if (python, flag) != (sys.executable, "-m") or _find(module) is None:
         return shim.start_command(spec)
 
     def run() -> NoReturn:
         _close_all()
-        run_module(module, arguments[:-2], spec["directory"], spec["environment"])
+        _run(module, arguments[:-2], spec["directory"], spec["environment"])
 
     return shim.start_command(spec, preexec_fn=run)
 
 
-def _serve(channel: int) -> Path | None:
-    """Fork a shim for each folder that is asked for; return one in the fork, None once nobody asks any more."""
+def _fork_shims(channel: int) -> Path | None:
+    """Fork a shim for each folder that is asked for; return it in the fork, None once nobody asks any more."""
     os.write(channel, b"ready\n")
-    while folder := os.read(channel, _ROOM).decode().rstrip("\n"):  # asked for one at a time
+    while folder := os.read(channel, _ROOM).decode().rstrip("\n"):  # they are asked for one at a time
         if (child := os.fork()) == 0:
             return Path(folder)
         os.write(channel, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -254,8 +241,8 @@ def main() -> int:
         sys.stderr.write("expected one thread and no CUDA, so that it can be forked; found others\n")
         return 1
     gc.collect()
-    gc.freeze()  # the forks share what is not collected
-    if (folder := _serve(int(channel))) is None:
+    gc.freeze()  # its forks share what is not collected
+    if (folder := _fork_shims(int(channel))) is None:
         return 0
     _close_all()
     os.chdir(folder)

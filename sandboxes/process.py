@@ -178,15 +178,10 @@ class ProcessSandbox:
         self._preloader: Preloader | None = None
 
     def preload(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Begin to import modules in a process that commands with this environment are forked from, until `close`."""
+        """Begin to import modules in a process that commands with this environment are forked from."""
         if self._preloader is None:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._preloader = Preloader(modules, _inherited() | environment, self._root / "preload.log")
-
-    def close(self) -> None:
-        if self._preloader is not None:
-            self._preloader.close()
-            self._preloader = None
 
     def run(self, spec: SandboxSpec) -> Handle:
         if not spec.trusted:
@@ -209,9 +204,9 @@ class ProcessSandbox:
             write_once(folder / "spec.json", value)
             if (handle := self.adopt(spec.name)) is not None:
                 return handle
-            if (forks := self._preloader) is not None and forks.environment == value["environment"]:
-                if forks.launch(folder.absolute()):
-                    return ProcessHandle(folder)
+            forks = self._preloader
+            if forks and forks.environment == value["environment"] and forks.launch(folder.absolute()):
+                return ProcessHandle(folder)
             return _launch(folder)
         except OSError as error:
             raise SandboxError(f"cannot launch sandbox {spec.name} in {folder}: {error}") from error

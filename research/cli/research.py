@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -35,7 +35,7 @@ from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation, choose
 from research.models.fetch import fetch_named
-from research.orchestration.handover import find_worker, prepare_prefect
+from research.orchestration.handover import PrefectView, find_worker, prepare_prefect
 from research.orchestration.server import PrefectUnavailable
 from research.orchestration.supervision import pages_address, pages_line
 from research.planners.context import Planner
@@ -50,9 +50,6 @@ from studies import EventLog, RunState, StudyState, fold
 from studies.log.locks import ControllerLease
 from studies.proof import verdict_fault
 from studies.records.verdict import Verdict
-
-if TYPE_CHECKING:
-    from research.orchestration.projection import PrefectView
 
 Progress = Mapping[str, Any]
 ReadProgress = Callable[[RunState], Progress]
@@ -207,8 +204,6 @@ def conduct(
         except PrefectUnavailable as error:
             warn(f"{error}; the study goes on without Prefect's view")
         else:
-            from research.orchestration.projection import PrefectView
-
             view = PrefectView(home, begun, say, warn)
     mirror = options.make_mirror(home, begun, say, warn)
     session = Session(home, log, study, planner, isolation, lease.check, mirror)

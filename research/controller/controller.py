@@ -339,6 +339,8 @@ class StudyController:
 
     def _prepare_model(self, state: StudyState, phase: Phase) -> None:
         jobs = {arm: Job.from_record(job) for arm, job in _jobs_by_arm(state, phase).items()}
+        for job in jobs.values():  # beside the making
+            self._launcher.preload(state, job.backend)
         made = {arm: prepare_model(job, self._home.models, self._note) for arm, job in jobs.items()}
         models = [
             {

@@ -56,6 +56,7 @@ from research.orchestration.deployment import (
     overrides_stop,
     why_released,
 )
+from research.orchestration.handover import PrefectView
 from research.orchestration.prefect_api import (
     LEFT,
     RESEARCH,
@@ -70,7 +71,7 @@ from research.orchestration.prefect_api import (
     retry,
     write_note,
 )
-from research.orchestration.projection import PrefectView, question_of, take_answer
+from research.orchestration.projection import question_of, take_answer
 from research.orchestration.supervision import flow_run_process
 from research.own_process import begin_process
 from research.planners.context import Planner

@@ -11,10 +11,9 @@ Import only after `client_environment` is in os.environ: Prefect reads its setti
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,14 +24,11 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Running
 
 from research.controller.interventions import answer_question, request_continue, request_pause, request_stop
-from research.controller.mirror import StudyView, describe_error
 from research.controller.progress import progress_lines
 from research.errors import BadInput
 from research.installation.home import Home, attempt_in
-from research.installation.tiny_model import Note
 from research.orchestration import prefect_api, task_rows
 from research.orchestration.artifacts import DESCRIPTIONS, LearningCurves, StudyArtifact, build_artifacts
-from research.orchestration.server import PrefectServer, PrefectUnavailable, client_environment, ensure_server
 from research.orchestration.supervision import pages_address
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.approvals import describe_cost, how_to_answer
@@ -239,72 +235,3 @@ class ControllerSession:
         self._agreed = prefect_api.Activity.RUNNING
         pages = partial(pages_address, self.home, begun.id)
         return Projection(flow_run, begun, self.home.study(begun.id), told=told, pages=pages)
-
-
-REFRESH_S = 2.0
-"""Seconds between two refreshes: what is clicked is carried out after so many."""
-_AGAIN_S = 10.0
-"""Seconds between two tries of a server that is gone."""
-_RARELY_S = 600.0
-"""The same, at most, of one that was never there."""
-_LEAVING_S = 5.0
-"""Most seconds that a study which is left at once waits until that is shown."""
-_CLOSING_S = 30.0
-"""The same for one that is over."""
-
-
-def _describe_trouble(error: Exception) -> str:
-    return f"Prefect's view is interrupted ({describe_error(error)}); the study goes on without it"
-
-
-class PrefectView(StudyView):
-    """Shows a session of a study, which begins as of `begun`, from entering to leaving; `url` is where, once known."""
-
-    def __init__(self, home: Home, begun: StudyState, say: Note, warn: Note, *, executed: bool = False) -> None:
-        """`executed` is as in ControllerSession."""
-        super().__init__("prefect-view", say, warn, _describe_trouble, "Prefect's view is back")
-        self.url: str | None = None
-        self.own = False
-        """Whether the server is one that `ajet up --stop` ends."""
-        self._home, self._begun, self._executed = home, begun, executed
-        self._notes: list[str] = []
-
-    def observe(self, state: StudyState) -> None:
-        """Take the state after a tick; what is shown is read from the log instead."""
-
-    def note(self, line: str) -> None:
-        self._notes.append(line)
-
-    def _leave(self) -> None:
-        self._thread.join(_LEAVING_S)
-        if self._thread.is_alive() and (self._error is None or isinstance(self._error, Exception)):
-            self._say("waiting for Prefect to show how the study ended")
-            self._thread.join(_CLOSING_S - _LEAVING_S)
-
-    def _work(self) -> None:
-        try:
-            if (server := self._server()) is None:
-                return
-            self.url, self.own = server.url, server.password is not None
-            self._say(server.line)
-            os.environ.update(client_environment(self._home.prefect))
-            with prefect_api.connect(server.api) as client, closing(EventLog(self._home.database)) as log:
-                session = ControllerSession(self._home, log, self._begun, client, executed=self._executed)
-                self._trouble.attempt(lambda: session.refresh(self._notes))
-                while not self._over.wait(_AGAIN_S if self._trouble.lasts else REFRESH_S):
-                    self._trouble.attempt(lambda: session.refresh(self._notes))
-                self._trouble.attempt(lambda: session.close(self._error))
-        except Exception as error:  # noqa: BLE001 - what starts or connects may raise anything, and ends the view only
-            self._warn(f"Prefect's view ended ({type(error).__name__}: {error}); the study goes on without it")
-
-    def _server(self) -> PrefectServer | None:
-        again_s = _AGAIN_S
-        while True:
-            try:
-                return ensure_server(self._home.prefect)
-            except (PrefectUnavailable, OSError) as error:  # a full disk, say, has room again
-                if again_s == _AGAIN_S:
-                    self._warn(f"{error}; the study goes on without Prefect's view, which is tried again")
-            if self._over.wait(again_s):
-                return None
-            again_s = min(2 * again_s, _RARELY_S)  # one that does not come up costs two minutes of a core

@@ -55,10 +55,11 @@ LATEST_LOG_S = 600.0
 """How long after an attempt's end its tracker may show the rest of its log: uploads lag by seconds, rarely minutes."""
 LOG_TAIL_BYTES = 1000
 PRELOADED = (
-    "research.runs.attempt", "swarm.server.__main__", "swarm.environments.__main__", "swarm.backends.local.warm_start",
-    "wandb",
+    "research.runs.attempt", "swarm.server.__main__", "swarm.environments.__main__", "swarm.backends.local.learner",
+    "swarm.backends.local.loading", "transformers.models.auto.tokenization_auto", "requests", "uvloop",
+    "transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama", "wandb.apis.public",
 )  # fmt: skip
-"""What the processes of an attempt import, a server's engine and tracker included."""
+"""What the processes of an attempt import, and what a server's engine and its tracker import as they begin."""
 
 
 @dataclass(eq=False)

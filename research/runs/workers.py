@@ -44,7 +44,7 @@ from sandboxes import ContainerHandle, DockerSandbox, Exit, ExitReason, SandboxE
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.gateway import PLAYS, PORTS, SERVER_PORT, Gateway
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
-from sandboxes.preload import SpareProcess, start_spare
+from sandboxes.preload import Spare, start_spare
 from sandboxes.spec import describe_signal, last_lines
 from studies.records.design import REWARD, is_expression
 from studies.records.runs import ENGINE_GONE, AttemptFailed
@@ -66,7 +66,7 @@ class ManagedProcess:
 
     failure = DIED
 
-    def __init__(self, process: asyncio.subprocess.Process | SpareProcess, log: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | Spare, log: Path) -> None:
         self._process = process
         self._log = log
 
@@ -117,7 +117,7 @@ class ProcessGroup(AsyncExitStack):
         log.parent.mkdir(parents=True, exist_ok=True)
         directory = directory or self._directory
         with open(log, "wb") as output:  # noqa: ASYNC230  -- a local file, at once
-            process: asyncio.subprocess.Process | SpareProcess | None = None
+            process: asyncio.subprocess.Process | Spare | None = None
             if python == sys.executable:
                 process = start_spare(module, arguments, directory, variables, log)
             process = process or await asyncio.create_subprocess_exec(

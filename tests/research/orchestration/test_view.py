@@ -14,8 +14,9 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
 from research.installation.home import Home
-from research.orchestration import projection as module
-from research.orchestration.projection import ControllerSession, PrefectView
+from research.orchestration import handover as module
+from research.orchestration.handover import PrefectView
+from research.orchestration.projection import ControllerSession
 from research.orchestration.server import AUTH, PrefectServer, PrefectUnavailable, client_environment
 from studies import EventLog
 from tests.research.bench import STUDY, Bench
