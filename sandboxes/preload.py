@@ -41,7 +41,8 @@ _ROOM: Final = 4096
 """Bytes that a forked process has for its command line."""
 _READ_AT_START: Final = ("PYTHON", "OMP_", "MKL_", "LD_")
 """How variables begin that count for Python and its libraries as they start."""
-_spares: list[Spare] = []
+_spares: list[tuple[subprocess.Popen[bytes], int]] = []
+"""Forks of this process, and the pipes on which they wait for what to run."""
 _forked = False
 
 
@@ -80,66 +81,45 @@ def _end(channel: socket.socket, process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-class Spare:
-    """A fork of this process that waits for what to run, and ends with this process; then as asyncio's processes."""
-
-    def __init__(self) -> None:
-        reading, self._order = os.pipe()
-        self._process = subprocess.Popen(("spare",), preexec_fn=partial(_await_order, reading), pass_fds=[reading])
-        os.close(reading)
-
-    def begin(self, order: Mapping[str, Any]) -> bool:
-        """Return whether it runs what the order says."""
-        with suppress(OSError), open(self._order, "wb") as pipe:
-            pipe.write(json.dumps(order).encode())
-        if self._process.poll() is not None:
-            return False
-        loop, watched = asyncio.get_running_loop(), os.pidfd_open(self._process.pid)
-        self._ended = loop.create_future()
-
-        def note_end() -> None:
-            loop.remove_reader(watched)
-            os.close(watched)
-            self._ended.set_result(self._process.wait())
-
-        loop.add_reader(watched, note_end)
-        return True
-
-    @property
-    def returncode(self) -> int | None:
-        return self._process.returncode
-
-    async def wait(self) -> int:
-        return int(await asyncio.shield(self._ended))
-
-    def terminate(self) -> None:
-        self._process.terminate()
-
-    def kill(self) -> None:
-        self._process.kill()
-
-
 def reserve(count: int) -> None:
-    """Set forks aside for processes of imported modules, where this process was forked itself."""
+    """Set forks aside for processes of imported modules, where this process was forked itself; they end with it."""
     if _forked and threading.active_count() == 1:
-        _spares.extend(Spare() for _ in range(count))
+        for _ in range(count):
+            reading, writing = os.pipe()
+            wait = partial(_await_order, reading)
+            _spares.append((subprocess.Popen(("spare",), preexec_fn=wait, pass_fds=[reading]), writing))
+            os.close(reading)
 
 
 def start_spare(
     module: str, arguments: Sequence[str], directory: Path, environment: Mapping[str, str], log: Path
-) -> Spare | None:
-    """Run a module in a spare; None where there is none, or where Python would begin otherwise in that environment."""
+) -> tuple[subprocess.Popen[bytes], asyncio.Future[int]] | None:
+    """Run a module in a spare, and return it with its exit code to come; None where there is none, or where Python
+    would begin otherwise in that environment."""
     counts = [name for name in {*os.environ, *environment} if name.startswith(_READ_AT_START)]
     if any(os.environ.get(name) != environment.get(name) for name in counts):
         return None
-    order = {
-        "module": module, "arguments": list(arguments), "directory": str(directory), "environment": dict(environment),
-        "log": str(log),
-    }  # fmt: skip
+    order = [str(log), module, list(arguments), str(directory), dict(environment)]
     while _spares and _find(module):
-        if (spare := _spares.pop()).begin(order):
-            return spare
+        process, pipe = _spares.pop()
+        with suppress(OSError):  # of one that was killed
+            with open(pipe, "wb") as file:
+                file.write(json.dumps(order).encode())
+            return process, _end_of(process)
     return None
+
+
+def _end_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
+    loop, watched = asyncio.get_running_loop(), os.pidfd_open(process.pid)
+    ended = loop.create_future()
+
+    def note_end() -> None:
+        loop.remove_reader(watched)
+        os.close(watched)
+        ended.set_result(process.wait())
+
+    loop.add_reader(watched, note_end)
+    return ended
 
 
 def _await_order(reading: int) -> NoReturn:
@@ -148,9 +128,9 @@ def _await_order(reading: int) -> NoReturn:
         text = pipe.read()
     if not text:
         os._exit(0)
-    order = json.loads(text)
-    _redirect(order.pop("log"))
-    _run(**order)
+    log, *what = json.loads(text)
+    _redirect(log)
+    _run(*what)
 
 
 def _run(module: str, arguments: Sequence[str], directory: str, environment: Mapping[str, str]) -> NoReturn:
@@ -174,8 +154,6 @@ def _run(module: str, arguments: Sequence[str], directory: str, environment: Map
         code = end.code
     except BaseException:  # noqa: BLE001  -- Python ends with any of them
         traceback.print_exc()
-    if isinstance(code, str):
-        sys.stderr.write(f"{code}\n")
     with suppress(Exception):  # as multiprocessing ends its forks
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

@@ -16,8 +16,9 @@ import json
 import os
 import secrets
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -44,7 +45,7 @@ from sandboxes import ContainerHandle, DockerSandbox, Exit, ExitReason, SandboxE
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.gateway import PLAYS, PORTS, SERVER_PORT, Gateway
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
-from sandboxes.preload import Spare, start_spare
+from sandboxes.preload import start_spare
 from sandboxes.spec import describe_signal, last_lines
 from studies.records.design import REWARD, is_expression
 from studies.records.runs import ENGINE_GONE, AttemptFailed
@@ -66,8 +67,10 @@ class ManagedProcess:
 
     failure = DIED
 
-    def __init__(self, process: asyncio.subprocess.Process | Spare, log: Path) -> None:
-        self._process = process
+    def __init__(
+        self, process: asyncio.subprocess.Process | subprocess.Popen[bytes], ended: Awaitable[int], log: Path
+    ) -> None:
+        self._process, self._ended = process, asyncio.ensure_future(ended)
         self._log = log
 
     @property
@@ -75,7 +78,7 @@ class ManagedProcess:
         return self._process.returncode is None
 
     async def wait(self) -> int:
-        return await self._process.wait()
+        return await asyncio.shield(self._ended)
 
     def describe_end(self) -> str:
         """Return how it ended and the end of what it said, in one line."""
@@ -117,14 +120,15 @@ class ProcessGroup(AsyncExitStack):
         log.parent.mkdir(parents=True, exist_ok=True)
         directory = directory or self._directory
         with open(log, "wb") as output:  # noqa: ASYNC230  -- a local file, at once
-            process: asyncio.subprocess.Process | Spare | None = None
-            if python == sys.executable:
-                process = start_spare(module, arguments, directory, variables, log)
-            process = process or await asyncio.create_subprocess_exec(
-                python, "-m", module, *arguments, cwd=directory, env=variables, stdin=asyncio.subprocess.DEVNULL,
-                stdout=output, stderr=output,
-            )  # fmt: skip
-        member = ManagedProcess(process, log)
+            forked = start_spare(module, arguments, directory, variables, log) if python == sys.executable else None
+            if forked is not None:
+                member = ManagedProcess(*forked, log)
+            else:
+                process = await asyncio.create_subprocess_exec(
+                    python, "-m", module, *arguments, cwd=directory, env=variables, stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output, stderr=output,
+                )  # fmt: skip
+                member = ManagedProcess(process, process.wait(), log)
         self.push_async_callback(member.stop)
         return member
 

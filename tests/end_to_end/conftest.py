@@ -10,15 +10,23 @@ from research.isolation.client_image import ensure_client_image
 from sandboxes import DockerSandbox, ProcessSandbox
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images.build import Image
+from sandboxes.preload import SWITCH
 from tests.end_to_end.factories import ajet, inherited
 from tests.furnished import furnish
+
+
+@pytest.fixture(autouse=True)
+def preloading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have attempts forked, as they are where nobody says otherwise."""
+    monkeypatch.setenv(SWITCH, "1")
 
 
 @pytest.fixture
 def environment(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     home = tmp_path / "home"
     furnish(home, tmp_path_factory)
-    mine = inherited(AJET_HOME=str(home), AJET_SANDBOX="process", AJET_ROUNDS="1", WANDB_MODE="offline")
+    variables = {SWITCH: "1", "AJET_HOME": str(home), "AJET_SANDBOX": "process", "AJET_ROUNDS": "1"}
+    mine = inherited(**variables, WANDB_MODE="offline")
     yield mine
     ajet(mine, "up", "--stop")
 

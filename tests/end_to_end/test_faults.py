@@ -89,6 +89,7 @@ def test_each_kind_of_process_may_be_killed_and_its_run_goes_on(home: Home) -> N
     assert begun == [*([None, 1] for _ in VICTIMS), [None], [None]]
     assert all(run.attempts[-1].resumed_at is not None for run in list(state.runs.values())[: len(VICTIMS)])
     assert all(members(session) == [] for session in sessions)  # what a killed shim left behind was ended
+    assert (home.sandboxes / "preload.log").read_text() == ""  # all of them were forked
     for name in ("markdown", "html"):
         assert state.report is not None
         assert (home.study(STUDY) / state.report[name]["path"]).stat().st_size > 1000

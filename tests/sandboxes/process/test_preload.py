@@ -27,12 +27,12 @@ IMPORTED_IN = os.getpid()
 
 async def start(folder, *arguments, environment=None):
     spare = preload.start_spare("probe", arguments, folder, environment or dict(os.environ), folder / "spare.log")
-    return None if spare is None else (await spare.wait(), (folder / "spare.log").read_text())
+    return None if spare is None else (await spare[1], (folder / "spare.log").read_text())
 
 async def spawn(folder):
-    kill = preload._spares[-1]
-    kill.kill()
-    kill._process.wait()
+    killed, _ = preload._spares[-1]
+    killed.kill()
+    killed.wait()
     told = await start(folder, "tell")
     print(json.dumps([told, await start(folder, "tell", environment={**os.environ, "PYTHONPATH": "else"}),
                       await start(folder, "die"), await start(folder, "tell")]))
@@ -55,7 +55,7 @@ def main():
         signal.pause()
     preload.reserve(4)
     asyncio.run(spawn(Path.cwd()))
-    sys.exit("the end")
+    raise KeyError("the end")
 
 if __name__ == "__main__":
     sys.exit(main())
@@ -151,7 +151,8 @@ def test_spares_are_processes_of_their_own_and_one_that_was_killed_is_left_out(
 ) -> None:
     handle = run(sandbox, tmp_path, "spawn")
     assert handle.wait(DEADLINE_S) == Exit("error", 1)
-    end, results = sorted(handle.logs().splitlines(), key=len)
+    lines = handle.logs().splitlines()
+    results = next(line for line in lines if line.startswith("[["))
     (code, log), other, died, second = json.loads(results)
     told = json.loads(log)
     assert (code, told["forked"], told["open"], told["arguments"]) == (7, True, [0, 1, 2], ["tell"])
@@ -159,4 +160,4 @@ def test_spares_are_processes_of_their_own_and_one_that_was_killed_is_left_out(
     assert other is None  # Python would begin otherwise
     assert died[0] == -signal.SIGKILL
     assert json.loads(second[1].splitlines()[-1])["drawn"] != told["drawn"]
-    assert end == "the end"
+    assert "KeyError: 'the end'" in lines
