@@ -8,8 +8,10 @@
 It runs `ajet research --looks 1` (every seed, whatever the first ones say) in an empty folder of its own, then reads
 the study's event log and the outcome files of its runs. Clients are plain processes, as on a machine without an engine,
 unless AJET_SANDBOX=docker is set.
-Goals: the study is concluded within 15 minutes; every launched run is accounted for; the better arm's hidden
-success rises by at least 0.3.
+Then one of its runs is made again, alone, forked and started (`sandboxes/preload.py`), for the seconds of a core that
+its processes take.
+Goals: the study is concluded within 15 minutes, with a first verdict within 4; every launched run is accounted for; the
+better arm's hidden success rises by at least 0.3; a run takes 18 s, and 5 s of a core less where it is forked.
 
 Times are wall clock of one study on this machine and noisy; none is compared with another machine's.
 """
@@ -18,21 +20,33 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rig.frame import circumstances, concluded, parser
 
 from research.files import read_json
+from research.installation.home import Home
+from research.own_process import thread_variables
+from research.runs.files import AttemptFolder
+from research.runs.launcher import PRELOADED
+from sandboxes import Exit, ProcessSandbox, SandboxSpec
 from studies import Event, EventLog, StudyState, fold
 
 TOPIC = "Does a larger group size make GRPO solve more of the guessing game?"
 LIMIT_S = 15 * 60
+VERDICT_S = 4 * 60
+RUN_S = 18.0
+SAVED_S = 5.0
 RISE = 0.3
 
 
@@ -48,15 +62,15 @@ def main() -> int:
         environment = {"AJET_SANDBOX": "process", **os.environ, "AJET_HOME": str(home), "WANDB_MODE": "offline"}
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         total = time.monotonic() - began
-        figures = {**measure(home, total), **circumstances(arguments)}
+        figures = {**measure(Home(home, f"sqlite:///{home / 'ajet.db'}"), total), **circumstances(arguments)}
         subprocess.run([sys.executable, "-m", "research", "up", "--stop"], env=environment, check=True)
     print(table(figures))
     return concluded("first_study", figures, goals_missed(figures), arguments)
 
 
-def measure(home: Path, total_s: float) -> dict[str, Any]:
+def measure(home: Home, total_s: float) -> dict[str, Any]:
     """Return the figures of the one study in `home`."""
-    log = EventLog(f"sqlite:///{home / 'ajet.db'}")
+    log = EventLog(home.database)
     events = log.read(log.studies()[0])
     state = fold(events)
     stages = _stages(home, state)
@@ -74,6 +88,10 @@ def measure(home: Path, total_s: float) -> dict[str, Any]:
         },
         "hidden success (mean)": _success(state),
         "captured": _captured(home, state),
+        "seconds of a core of a run": {
+            "forked": _run_again(home, state, PRELOADED),
+            "started": _run_again(home, state, ()),
+        },
         "verdicts": [verdict.model_dump(mode="json", exclude={"inputs_sha256"}) for verdict in state.verdicts],
         "price": state.design.price.model_dump(mode="json") if state.design else None,
     }
@@ -84,6 +102,7 @@ def _parts(events: list[Event], total_s: float, model_s: float) -> dict[str, flo
         times = [datetime.fromisoformat(event.ts).timestamp() for event in events if event.type == type_]
         return times[-1 if last else 0]
 
+    verdict = {"of it: to the first verdict": round(at("verdict.computed") - at("study.created"), 1)}
     marks = {
         "plan and lock": at("design.locked") - at("study.created"),
         "wait for a first run": at("attempt.launched") - at("design.locked") - model_s,
@@ -92,22 +111,49 @@ def _parts(events: list[Event], total_s: float, model_s: float) -> dict[str, flo
         "judge and report": at("report.built") - at("run.collected", last=True),
     }
     rest = total_s - sum(marks.values())
-    return {name: round(seconds, 1) for name, seconds in {"start and end of the command": rest, **marks}.items()}
+    parts = {name: round(seconds, 1) for name, seconds in {"start and end of the command": rest, **marks}.items()}
+    return {**verdict, **parts}
 
 
-def _stages(home: Path, state: StudyState) -> dict[str, float]:
+def _stages(home: Home, state: StudyState) -> dict[str, float]:
     outcomes = []
     for run in state.runs.values():
         for attempt in run.attempts:
-            value = read_json(
-                home / "studies" / state.id / "attempts" / f"{run.run_id}-a{attempt.number}" / "outcome.json"
-            )
+            value = read_json(AttemptFolder(home.attempt(state.id, run.run_id, attempt.number)).outcome)
             if value is not None and value["status"] == "finished":
                 outcomes.append(value)
     names = ("boot", "initial", "train", "final", "stop")
     means = {name: sum(outcome["stages"].get(name, 0.0) for outcome in outcomes) / len(outcomes) for name in names}
     whole = sum(outcome["seconds"] for outcome in outcomes) / len(outcomes)
     return {name: round(seconds, 1) for name, seconds in {"whole": whole, **means}.items()}
+
+
+def _run_again(home: Home, state: StudyState, preloaded: Sequence[str]) -> float:
+    """Return the seconds of a core that the processes of a collected run take when it is made again, alone."""
+    run = next(run for run in state.runs.values() if run.collected is not None and run.attempts[-1].initial_sha256)
+    source = AttemptFolder(home.attempt(state.id, run.run_id, run.attempts[-1].number))
+    with tempfile.TemporaryDirectory(prefix="ajet-first-run-") as place:
+        folder, sandbox = AttemptFolder(Path(place) / "attempt"), ProcessSandbox(Path(place) / "sandboxes")
+        folder.path.mkdir()
+        for file in (source.spec, source.evaluation("initial")):
+            shutil.copy(file, folder.path)
+        variables = {**thread_variables(1), "WANDB_ERROR_REPORTING": "false"}
+        if preloaded:
+            sandbox.preload(preloaded, variables)
+        command = (sys.executable, "-m", "research.runs.attempt", str(folder.path))
+        handle = sandbox.run(SandboxSpec("again", command, folder.path, variables, trusted=True))
+        shim, seen = (
+            int(read_json(Path(place) / "sandboxes" / "again" / "started.json")["shim_pid"]),
+            dict[int, float](),
+        )
+        while handle.poll() is None:
+            for process in psutil.process_iter():
+                with suppress(psutil.Error, ProcessLookupError):
+                    if os.getsid(process.pid) == shim:
+                        seen[process.pid] = sum(process.cpu_times()[:2])
+            time.sleep(0.1)
+        assert handle.poll() == Exit("finished", 0), handle.logs()
+    return round(sum(seen.values()), 1)
 
 
 def _success(state: StudyState) -> dict[str, dict[str, float]]:
@@ -120,13 +166,13 @@ def _success(state: StudyState) -> dict[str, dict[str, float]]:
     return found
 
 
-def _captured(home: Path, state: StudyState) -> dict[str, float]:
+def _captured(home: Home, state: StudyState) -> dict[str, float]:
     """Sum up over all steps of all runs what the servers logged of their call trees and of their learners."""
     steps = [
         step["metrics"]
         for run in state.runs.values()
         if run.collected is not None
-        for step in json.loads((home / "studies" / state.id / run.collected["snapshot"]["path"]).read_text())["history"]
+        for step in json.loads((home.study(state.id) / run.collected["snapshot"]["path"]).read_text())["history"]
     ]
     return {
         "continued calls": sum(step["drift/clean"] for step in steps),
@@ -152,6 +198,13 @@ def goals_missed(figures: dict[str, Any]) -> list[str]:
         missed.append(f"took {figures['seconds']['command to report']} s, the goal is {LIMIT_S}")
     if runs["planned"] != runs["collected"] + runs["invalid"]:
         missed.append(f"runs do not add up: {runs}")
+    if figures["seconds"]["of it: to the first verdict"] > VERDICT_S:
+        missed.append(f"a verdict took {figures['seconds']['of it: to the first verdict']} s, the goal is {VERDICT_S}")
+    if figures["seconds per run (mean)"]["whole"] > RUN_S:
+        missed.append(f"a run took {figures['seconds per run (mean)']['whole']} s, the goal is {RUN_S:g}")
+    again = figures["seconds of a core of a run"]
+    if again["started"] - again["forked"] < SAVED_S:
+        missed.append(f"a forked run takes {again['forked']} s of a core, a started one {again['started']} s")
     rise = max(arm["after"] - arm["before"] for arm in figures["hidden success (mean)"].values())
     if rise < RISE:
         missed.append(f"the better arm rose by {rise:.2f}, the goal is {RISE}")
@@ -164,6 +217,8 @@ def table(figures: dict[str, Any]) -> str:
     lines += [f"  {seconds:8.1f} s  {name}" for name, seconds in figures["seconds"].items()]
     lines += ["", "  per run (mean)"]
     lines += [f"  {seconds:8.1f} s  {name}" for name, seconds in figures["seconds per run (mean)"].items()]
+    lines += ["", "  of a core, per run"]
+    lines += [f"  {seconds:8.1f} s  {name}" for name, seconds in figures["seconds of a core of a run"].items()]
     lines += ["", "  hidden success (mean)"]
     lines += [f"  {arm}: {v['before']:.3f} -> {v['after']:.3f}" for arm, v in figures["hidden success (mean)"].items()]
     lines += ["", "  captured"]

@@ -178,10 +178,11 @@ class ProcessSandbox:
         self._preloader: Preloader | None = None
 
     def preload(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Begin to import modules in a process that commands with this environment are forked from."""
-        if self._preloader is None:
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._preloader = Preloader(modules, _inherited() | environment, self._root / "preload.log")
+        """Begin to import modules in a process that commands with this environment are forked from, if it can begin."""
+        with suppress(OSError):
+            if self._preloader is None:
+                self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._preloader = Preloader(modules, _inherited() | environment, self._root / "preload.log")
 
     def run(self, spec: SandboxSpec) -> Handle:
         if not spec.trusted:

@@ -18,7 +18,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +78,20 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _inspect(path: Path) -> list[str]:
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
+    path, package = path.absolute(), find_spec("wandb")
+    core = Path(package.origin if package and package.origin else "wandb").with_name("bin") / "wandb-core"
     limit_s = TIMEOUT_S + (path.stat().st_size / READ_PER_S if path.exists() else 0.0)
     variables = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
     variables |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
     try:
         # A session of its own: Ctrl-C is for the study, and a reader killed by it would look like a broken log.
-        done = subprocess.run(
-            command, env=variables, capture_output=True, timeout=limit_s, check=False, start_new_session=True
-        )
+        read = partial(subprocess.run, env=variables, capture_output=True, timeout=limit_s, start_new_session=True)
+        done = None
+        with suppress(OSError):  # what the command runs, once it has imported W&B, which takes seconds
+            options = ("--no-observability", "--json", "--run-file", str(path))
+            done = read([str(core), "leet", "inspect", *options, str(path.parent.parent)])
+        if done is None or done.returncode:
+            done = read([sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)])
     except subprocess.TimeoutExpired as error:
         raise _unreadable(f"W&B's reader took more than {limit_s:.0f} s for {path}") from error
     if done.returncode:
