@@ -89,7 +89,7 @@ def measure(home: Home, total_s: float) -> dict[str, Any]:
         "hidden success (mean)": _success(state),
         "captured": _captured(home, state),
         "seconds of a core of a run": {
-            "forked": _run_again(home, state, PRELOADED),
+            "forked": _run_again(home, state, PRELOADED["local"]),
             "started": _run_again(home, state, ()),
         },
         "verdicts": [verdict.model_dump(mode="json", exclude={"inputs_sha256"}) for verdict in state.verdicts],

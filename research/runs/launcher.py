@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -54,12 +55,19 @@ first runs may take what is left of the study's budget."""
 LATEST_LOG_S = 600.0
 """How long after an attempt's end its tracker may show the rest of its log: uploads lag by seconds, rarely minutes."""
 LOG_TAIL_BYTES = 1000
-PRELOADED = (
-    "research.runs.attempt", "swarm.server.__main__", "swarm.environments.__main__", "swarm.backends.local.learner",
-    "swarm.backends.local.loading", "transformers.models.auto.tokenization_auto", "requests", "uvloop",
-    "transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama", "wandb.apis.public",
+_ATTEMPT = (
+    "research.runs.attempt", "swarm.server.__main__", "swarm.environments.__main__", "wandb.apis.public", "requests",
+    "uvloop",
 )  # fmt: skip
-"""What the processes of an attempt import, and what a server's engine and its tracker import as they begin."""
+PRELOADED: Mapping[str, tuple[str, ...]] = {
+    "fake": _ATTEMPT,
+    "local": (
+        *_ATTEMPT, "swarm.backends.local.learner", "swarm.backends.local.loading",
+        "transformers.models.auto.tokenization_auto", "transformers.models.auto.modeling_auto",
+        "transformers.models.llama.modeling_llama",
+    ),
+}  # fmt: skip
+"""What attempts' processes import, an engine and a tracker as they begin included, by backend."""
 
 
 @dataclass(eq=False)
@@ -214,9 +222,9 @@ class AttemptLauncher:
         return self.sandbox.run(spec)
 
     def preload(self, state: StudyState, backend: str) -> None:
-        """Begin to import what attempts at runs of a backend of torch import, once for all (`sandboxes.preload`)."""
-        if isinstance(self.sandbox, ProcessSandbox) and backend == "local" and os.environ.get(SWITCH) != "0":
-            self.sandbox.preload(PRELOADED, self._environment(state, backend))
+        """Begin to import what attempts at runs of a backend import, once for all of them (`sandboxes.preload`)."""
+        if isinstance(self.sandbox, ProcessSandbox) and backend in PRELOADED and os.environ.get(SWITCH) != "0":
+            self.sandbox.preload(PRELOADED[backend], self._environment(state, backend))
 
     def _environment(self, state: StudyState, backend: str) -> dict[str, str]:
         contained = self.isolation.containers is not None
