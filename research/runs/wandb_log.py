@@ -86,7 +86,7 @@ def _inspect(path: Path) -> list[str]:
     try:
         # A session of its own: Ctrl-C is for the study, and a reader killed by it would look like a broken log.
         read = partial(subprocess.run, env=variables, capture_output=True, timeout=limit_s, start_new_session=True)
-        done = None
+        done: subprocess.CompletedProcess[bytes] | None = None
         with suppress(OSError):  # what the command runs, once it has imported W&B, which takes seconds
             options = ("--no-observability", "--json", "--run-file", str(path))
             done = read([str(core), "leet", "inspect", *options, str(path.parent.parent)])
