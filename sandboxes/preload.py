@@ -189,7 +189,8 @@ def _rename(command: Sequence[str]) -> None:
 
 def _fork_command(spec: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     """Start a command in a fork of this shim, or by itself where it is not of an imported module."""
-    python, flag, module, *arguments = (*spec["command"], "", "")
+    words: list[str] = spec["command"]
+    python, flag, module, *arguments = (*words, "", "")
     if (python, flag) != (sys.executable, "-m") or _find(module) is None:
         return shim.start_command(spec)
 

@@ -182,7 +182,7 @@ class ProcessSandbox:
         with suppress(OSError):
             if self._preloader is None:
                 self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._preloader = Preloader(modules, _inherited() | environment, self._root / "preload.log")
+                self._preloader = Preloader(modules, {**_inherited(), **environment}, self._root / "preload.log")
 
     def run(self, spec: SandboxSpec) -> Handle:
         if not spec.trusted:
@@ -196,7 +196,7 @@ class ProcessSandbox:
             raise SandboxError(f"sandbox {spec.name}: expected a command to run; found none")
         value = {
             "name": spec.name, "command": list(spec.command),
-            "directory": str(spec.directory.absolute()), "environment": _inherited() | spec.environment,
+            "directory": str(spec.directory.absolute()), "environment": {**_inherited(), **spec.environment},
             "labels": dict(spec.labels), "time_limit_s": spec.time_limit_s, "created_at": time.time(),
         }  # fmt: skip
         folder = self._root / spec.name

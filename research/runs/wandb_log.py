@@ -18,9 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -83,15 +81,19 @@ def _inspect(path: Path) -> list[str]:
     limit_s = TIMEOUT_S + (path.stat().st_size / READ_PER_S if path.exists() else 0.0)
     variables = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
     variables |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
-    try:
+
+    def read(*command: str) -> subprocess.CompletedProcess[bytes]:
         # A session of its own: Ctrl-C is for the study, and a reader killed by it would look like a broken log.
-        read = partial(subprocess.run, env=variables, capture_output=True, timeout=limit_s, start_new_session=True)
-        done: subprocess.CompletedProcess[bytes] | None = None
-        with suppress(OSError):  # what the command runs, once it has imported W&B, which takes seconds
-            options = ("--no-observability", "--json", "--run-file", str(path))
-            done = read([str(core), "leet", "inspect", *options, str(path.parent.parent)])
+        return subprocess.run(
+            command, env=variables, capture_output=True, timeout=limit_s, check=False, start_new_session=True
+        )
+
+    try:
+        options = ("--no-observability", "--json", "--run-file", str(path), str(path.parent.parent))
+        # What the command below runs, once it has imported W&B, which takes seconds.
+        done = read(str(core), "leet", "inspect", *options) if core.exists() else None
         if done is None or done.returncode:
-            done = read([sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)])
+            done = read(sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path))
     except subprocess.TimeoutExpired as error:
         raise _unreadable(f"W&B's reader took more than {limit_s:.0f} s for {path}") from error
     if done.returncode:
