@@ -142,10 +142,8 @@ def _run_again(home: Home, state: StudyState, preloaded: Sequence[str]) -> float
             sandbox.preload(preloaded, variables)
         command = (sys.executable, "-m", "research.runs.attempt", str(folder.path))
         handle = sandbox.run(SandboxSpec("again", command, folder.path, variables, trusted=True))
-        shim, seen = (
-            int(read_json(Path(place) / "sandboxes" / "again" / "started.json")["shim_pid"]),
-            dict[int, float](),
-        )
+        shim = json.loads((Path(place) / "sandboxes" / "again" / "started.json").read_text())["shim_pid"]
+        seen = dict[int, float]()
         while handle.poll() is None:
             for process in psutil.process_iter():
                 with suppress(psutil.Error, ProcessLookupError):
