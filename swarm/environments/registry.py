@@ -340,7 +340,7 @@ class WordsGame(PlainGame):
         return Outcome(reward=float(self._success), success=self._success)
 
 
-class Words(PlainEnvironment):
+class WordsAndSums(PlainEnvironment):
     """Say the last of three words, or the sum of two digits."""
 
     name = "words"
@@ -373,7 +373,7 @@ class Words(PlainEnvironment):
         return [*self.game(task).opening(), said(answer)]
 
 
-BUILT_IN: Final[Mapping[str, PlainEnvironment]] = {each.name: each for each in (Guess(), Arith(), Words(), Market())}
+BUILT_IN: Final[Mapping[str, PlainEnvironment]] = {each.name: each for each in (Guess(), Arith(), WordsAndSums(), Market())}
 
 
 class _Catalogue(Mapping[str, Environment]):
