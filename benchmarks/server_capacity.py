@@ -21,7 +21,7 @@ makes load, several together are measured, whose calls/s are printed:
   compared with what was served; it is not rendered, not tokenised and not written again. What a token of history and
   what a new token cost is printed beside it.
 
-Memory per open episode is printed, and not judged.
+Memory per open episode is printed, and not judged; so is the longest wait at half of the calls/s, which is a stall.
 """
 
 from __future__ import annotations
@@ -166,19 +166,20 @@ def _together(server: ServerProcess, keys: list[str], size: Size) -> dict[str, A
 
 def _latency(server: ServerProcess, bare: ServerProcess, keys: list[str], rate: float, size: Size) -> dict[str, Any]:
     """Pace both at the same rate, in turns."""
-    seen: dict[str, list[tuple[float, float]]] = {"server": [], "bare": []}
+    seen: dict[str, list[tuple[float, ...]]] = {"server": [], "bare": []}
     with _load(server, keys) as to_server, _load(bare, keys) as to_bare:
         for _ in range(size.repeats):
             for name, load in (("bare", to_bare), ("server", to_server)):
                 waits = sorted(load.do("pace", CONNECTIONS, size.seconds, rate).latencies)
-                seen[name].append((waits[int(0.5 * (len(waits) - 1))], waits[int(0.99 * (len(waits) - 1))]))
-    added = median(ours - theirs for (ours, _), (theirs, _) in zip(seen["server"], seen["bare"], strict=True))
+                seen[name].append(tuple(waits[int(part * (len(waits) - 1))] for part in (0.5, 0.99, 1.0)))
+    added = median(ours[0] - theirs[0] for ours, theirs in zip(seen["server"], seen["bare"], strict=True))
     return {
         "rate of the latencies": round(rate),
-        "p50 ms": {name: round(1000 * median(p50 for p50, _ in ends), 3) for name, ends in seen.items()},
-        "p99 ms": {name: round(1000 * median(p99 for _, p99 in ends), 3) for name, ends in seen.items()},
+        "p50 ms": {name: round(1000 * median(p50 for p50, _, _ in ends), 3) for name, ends in seen.items()},
+        "p99 ms": {name: round(1000 * median(p99 for _, p99, _ in ends), 3) for name, ends in seen.items()},
+        "longest ms": {name: round(1000 * max(longest for _, _, longest in ends), 3) for name, ends in seen.items()},
         "added p50 ms": round(1000 * added, 3),
-        "p99 over p50": round(median(p99 / p50 for p50, p99 in seen["server"]), 1),
+        "p99 over p50": round(median(p99 / p50 for p50, p99, _ in seen["server"]), 1),
     }
 
 

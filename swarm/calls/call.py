@@ -104,8 +104,8 @@ class Call:
         self._clients = 0
         self._takers = 0
         self._grace: asyncio.TimerHandle | None = None
-        self._changed = asyncio.Event()
-        """Set, and replaced by another one, at each change."""
+        self._waiting: list[asyncio.Future[None]] = []
+        """Done, and forgotten, at the next change."""
         self._enter()
         self._task = asyncio.create_task(self._run())
 
@@ -285,12 +285,16 @@ class Call:
         self._wake()
 
     def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        for waiting in self._waiting:
+            if not waiting.done():  # its task was cancelled
+                waiting.set_result(None)
+        self._waiting = []
 
     async def _wait_for_change(self) -> None:
         if self._error is None:
-            await self._changed.wait()
+            change = asyncio.get_running_loop().create_future()
+            self._waiting.append(change)
+            await change
         if self._error is not None:
             raise self._error
 
@@ -315,6 +319,8 @@ def _check_room(prompt: Prompt, plan: SamplingPlan, job: Job) -> None:
 
 KEPT_S = 10.0
 """Seconds for which a call can be found after it was over: SDKs wait up to eight before they ask again."""
+FORGOTTEN = 4
+"""Calls forgotten with each that comes, so that nobody waits while all those of a busy time are."""
 
 
 class RetryCache:
@@ -337,7 +343,9 @@ class RetryCache:
         now = self._clock()
         self._calls.setdefault(key, []).append(call)
         self._due.append((now + KEPT_S, key, call))
-        while self._due[0][0] <= now:
+        for _ in range(FORGOTTEN):
+            if self._due[0][0] > now:
+                return
             _, name, old = self._due.popleft()
             due = (now if old.over_at is None else old.over_at) + KEPT_S
             if due > now:

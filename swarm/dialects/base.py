@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -72,7 +73,7 @@ class CompletionRequest:
     usage_in_stream: bool = False
     left_out: tuple[str, ...] = ()
     echo: Mapping[str, Any] = field(default_factory=dict)
-    created: int = 0
+    created: int = field(default_factory=lambda: int(time.time()), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class BundleAnswer(StreamingResponse):
         lines = cast(AsyncGenerator[bytes, None], self.body_iterator)
         with suppress(ClientDisconnect):
             async with aclosing(lines):
-                with cancel_on_disconnect(receive):
+                with cancel_on_disconnect(scope):
                     await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                     async for piece in lines:
                         await send({"type": "http.response.body", "body": piece, "more_body": True})

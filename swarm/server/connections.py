@@ -16,7 +16,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic_core import to_json
 from starlette.types import Scope
@@ -57,6 +57,10 @@ def most_connections() -> int:
     return MOST_FILES if soft == resource.RLIM_INFINITY else soft * 3 // 4
 
 
+CYCLE, GONE = "ajet.cycle", "ajet.gone"
+"""Where a request's scope has uvicorn's side of it, and what is called when its client goes away."""
+
+
 class LimitedHttp(HttpToolsProtocol):
     """One connection."""
 
@@ -92,6 +96,9 @@ class LimitedHttp(HttpToolsProtocol):
         self._waiting.pop(self, None)
         self._ticking.cancel()
         super().connection_lost(exc)
+        scope: Any = {} if self.cycle is None else self.cycle.scope
+        if gone := scope.pop(GONE, None):
+            gone()
 
     def data_received(self, data: bytes) -> None:
         self._begun = False
@@ -118,6 +125,8 @@ class LimitedHttp(HttpToolsProtocol):
         self._waiting.pop(self, None)
         self._waited_s = 0.0
         super().on_headers_complete()
+        scope: Any = self.scope
+        scope[CYCLE] = self.cycle
 
     def on_body(self, body: bytes) -> None:
         self._waited_s = max(0.0, self._waited_s - len(body) / LEAST_RATE)

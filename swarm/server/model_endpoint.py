@@ -12,13 +12,11 @@ very prompt is made. Nothing is sampled, captured, counted or trained; it renews
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 from dataclasses import replace
 from functools import partial
 
 from pydantic_core import to_json
-from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from swarm.calls.call import Call, RetryCache
@@ -29,7 +27,7 @@ from swarm.errors import InvalidRequest, NotFound, ServerFailed, SwarmError
 from swarm.job import LONGEST_AGENT
 from swarm.rendering.messages import BackendError
 from swarm.rollout.keys import Claims
-from swarm.server.http import authorize, cancel_on_disconnect, error_response, header, json_response, read_call_body
+from swarm.server.http import authorize, cancel_on_disconnect, header, read_call_body, send_json
 from swarm.server.service import SwarmServer
 from swarm.training.loop import Training
 
@@ -42,18 +40,14 @@ class CountEndpoint:
         self.tell = MESSAGES.error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            claims = authorize(scope, uses=("model",))
-            body = await read_call_body(scope, receive, self._server.training.job.max_context)
-            training = self._server.training
-            playing = partial(training.rollout.renew_episode, claims)
-            episode = playing()
-            request = parse_count(body, training.backend.model_name)
-            _, prompt = await training.serving.prompts.build(episode, playing, request.messages, visible_tools(request))
-            response = json_response(to_json({"input_tokens": len(prompt.prompt_ids)}))
-        except SwarmError as error:
-            response = error_response(error, self.tell(error))
-        await response(scope, receive, send)
+        claims = authorize(scope, uses=("model",))
+        body = await read_call_body(scope, receive, self._server.training.job.max_context)
+        training = self._server.training
+        playing = partial(training.rollout.renew_episode, claims)
+        episode = playing()
+        request = parse_count(body, training.backend.model_name)
+        _, prompt = await training.serving.prompts.build(episode, playing, request.messages, visible_tools(request))
+        await send_json(scope, to_json({"input_tokens": len(prompt.prompt_ids)}))
 
 
 _RETRY = b"x-stainless-retry-count"
@@ -78,16 +72,12 @@ class ModelEndpoint:
         self._retries = RetryCache(lambda: asyncio.get_running_loop().time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with contextlib.suppress(ClientDisconnect):
-            try:
-                claims = authorize(scope, uses=("model",))
-                try:
-                    await self._answer(claims, scope, receive, send)
-                except (InvalidRequest, NotFound) as error:
-                    self._server.training.rollout.count_refusal(claims, error)
-                    raise
-            except SwarmError as error:
-                await error_response(error, self.tell(error))(scope, receive, send)
+        claims = authorize(scope, uses=("model",))
+        try:
+            await self._answer(claims, scope, receive, send)
+        except (InvalidRequest, NotFound) as error:
+            self._server.training.rollout.count_refusal(claims, error)
+            raise
 
     async def _answer(self, claims: Claims, scope: Scope, receive: Receive, send: Send) -> None:
         retry = header(scope, _RETRY)
@@ -99,11 +89,11 @@ class ModelEndpoint:
         agent = _parse_agent(header(scope, _AGENT), claims.agent)
         body = await read_call_body(scope, receive, self._server.training.job.max_context)
         training, request, call = await self._open(claims, body, agent, sent_before, train)
-        with cancel_on_disconnect(receive), call.attach(comes_back=sent_before is not None):
+        with cancel_on_disconnect(scope), call.attach(comes_back=sent_before is not None):
             if request.stream:
                 await self._stream(training, request, call, send)
                 return
-            await json_response(await self._take_reply(training, request, call))(scope, receive, send)
+            await send_json(scope, await self._take_reply(training, request, call))
 
     async def reply(self, claims: Claims, body: bytes) -> bytes:
         """Return the answer to a call of a bundle; raise what it is refused with."""
@@ -134,7 +124,9 @@ class ModelEndpoint:
             training.rollout.counts["calls_coalesced"] += 1
         if self._dialect.echoes:
             request = effective_sampling(request, episode.kind, training.job)
-        return training, replace(request, created=call.created), call
+        if request.created != call.created:
+            request = replace(request, created=call.created)
+        return training, request, call
 
     async def _take_reply(self, training: Training, request: CompletionRequest, call: Call) -> bytes:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import cache
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
@@ -17,12 +17,10 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Query
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import to_json
-from starlette.middleware.errors import ServerErrorMiddleware
-from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from swarm import wire
 from swarm.dialects.chat import CHAT, model_card
@@ -42,7 +40,6 @@ from swarm.server.http import (
     cancel_on_disconnect,
     error_responses,
     json_response,
-    on_any_error,
 )
 from swarm.server.model_endpoint import CountEndpoint, ModelEndpoint
 from swarm.server.service import SwarmServer
@@ -158,7 +155,7 @@ async def status(server: Server) -> wire.Status:
 @router.post("/episodes", dependencies=PLAYERS, responses=LOST)
 async def begin(body: wire.BeginRequest, request: Request, server: Server) -> wire.Lease:
     """Ask for a lease on one episode of a task."""
-    with cancel_on_disconnect(request.receive):
+    with cancel_on_disconnect(request.scope):
         return await lease_of(server, body, request)
 
 
@@ -385,7 +382,6 @@ def make_app(server: SwarmServer) -> FastAPI:
     app.state.chat = chat = ModelEndpoint(server, CHAT)
     for kind, handler in REFUSALS.items():
         app.add_exception_handler(kind, handler)
-    app.add_exception_handler(Exception, on_any_error)
     failures = FailureLimiter()
     app.add_middleware(Guard, keys=server.keys, failures=failures)
     app.router.routes += router.routes  # not included: that would match each request twice
@@ -398,9 +394,8 @@ def make_app(server: SwarmServer) -> FastAPI:
     for path, endpoint in endpoints:
         anthropic = path.startswith("/v1/messages")
         key_header = KEY_HEADER if anthropic else None
-        guarded = Guard(ExceptionMiddleware(endpoint, REFUSALS), server.keys, failures, endpoint.tell, key_header)
-        app.router.routes.append(Route(path, endpoint=guarded, methods=["POST"]))
-        app.lean[path] = ServerErrorMiddleware(guarded, partial(on_any_error, tell=endpoint.tell))
+        app.lean[path] = Guard(endpoint, server.keys, failures, endpoint.tell, key_header)
+        app.router.routes.append(Route(path, endpoint=app.lean[path], methods=["POST"]))
         if anthropic:  # its client may have been given a base URL with `/v1`
             app.lean[f"/v1{path}"] = app.lean[path]
     return app
@@ -411,7 +406,7 @@ class _App(FastAPI):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.lean: dict[str, ASGIApp] = {}
+        self.lean: dict[str, Guard] = {}
         """What answers a POST to a path, all by itself."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

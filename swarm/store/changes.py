@@ -35,8 +35,6 @@ from swarm.store.tables import (
     StreamRow,
     TaskListRow,
     choose_kept_steps,
-    pack_floats,
-    pack_ints,
 )
 from swarm.timelines import Node
 from swarm.wire import EvaluationSummary
@@ -81,8 +79,7 @@ class CallCaptured(Update):
                 node = change.node
                 values += (
                     to.serial(change.episode), node.index, None if node.parent is None else node.parent.index,
-                    node.drift.value, pack_ints(node.context), pack_ints(node.sampled), pack_floats(node.logprobs),
-                    pack_ints(node.versions), node.trained, node.cut,
+                    node.drift.value, *node.packed, node.trained, node.cut,
                 )  # fmt: skip
             to.connection.exec_driver_sql(_insert_nodes(to.connection.dialect.paramstyle, len(part)), tuple(values))
 

@@ -22,8 +22,6 @@ from swarm.store.tables import (
     Sample,
     StreamRow,
     TaskListRow,
-    unpack_floats,
-    unpack_ints,
 )
 from swarm.timelines import Drift, Node
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, EvaluationSummary, TokenSpan
@@ -266,8 +264,7 @@ def _nodes(connection: sa.Connection, serials: Sequence[int]) -> dict[int, list[
             nodes = by_episode[row.episode]
             nodes[row.place] = Node(
                 index=row.place, parent=None if row.parent is None else nodes[row.parent],
-                context=unpack_ints(row.context), sampled=unpack_ints(row.sampled),
-                logprobs=unpack_floats(row.logprobs), versions=unpack_ints(row.versions), text="",
+                context=row.context, sampled=row.sampled, logprobs=row.logprobs, versions=row.versions, text="",
                 drift=Drift(row.drift), trained=row.trained, cut=bool(row.cut),
             )  # fmt: skip
     return {serial: list(by_episode[serial].values()) for serial in serials}

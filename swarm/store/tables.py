@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -29,23 +28,6 @@ FIRST, BEFORE, NEWEST = "0001", "0009", "0010"
 """The schema of 0.1.0, the one before there were advantages from outside, and the one that is written."""
 ID_BYTES = 4
 """Bytes of one id."""
-
-
-def pack_ints(values: Sequence[int]) -> bytes:
-    """Return the bytes of ids or versions; raise struct.error for one that is no int32."""
-    return struct.pack(f"<{len(values)}i", *values)
-
-
-def pack_floats(values: Sequence[float]) -> bytes:
-    return struct.pack(f"<{len(values)}d", *values)
-
-
-def unpack_ints(data: bytes) -> tuple[int, ...]:
-    return struct.unpack(f"<{len(data) // ID_BYTES}i", data)
-
-
-def unpack_floats(data: bytes) -> tuple[float, ...]:
-    return struct.unpack(f"<{len(data) // 8}d", data)
 
 
 class PlainText(sa.TypeDecorator[str]):

@@ -70,7 +70,8 @@ class Store(reading.EpisodeReader):
         self._training = training
         self._rows = rows
         self._kept_checkpoints = checkpoints_kept
-        self._queue: queue.SimpleQueue[WriteRequest | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[WriteRequest] | None] = queue.SimpleQueue()
+        self._outbox: list[WriteRequest] = []
         self._notes: deque[WriteRequest] = deque()
         self._connection: sa.Connection | None = None
         self._synchronous = "NORMAL"
@@ -90,24 +91,35 @@ class Store(reading.EpisodeReader):
         if self._closed:
             raise StoreUnavailable("the store is closed: the engine was stopped", retry_after=1.0)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put(WriteRequest(changes, done))
+        self._submit(WriteRequest(changes, done))
         await done
 
     def note(self, *changes: Change) -> None:
         """Write changes in order without waiting; they are durable before any later `write` returns."""
         if not self._closed:
-            self._queue.put(WriteRequest(changes))
+            self._submit(WriteRequest(changes))
 
     async def close(self) -> None:
         """Write what is left and let go of the database; safe to call twice."""
         if self._closed:
             return
         self._closed = True
+        self._send()
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
         self._engine.dispose()
         if self._notes:
             log.error("event=store_lost notes=%d reason=closed_while_unavailable", len(self._notes))
+
+    def _submit(self, request: WriteRequest) -> None:
+        """Give the writer all requests of one turn of the event loop together: each time it is woken costs a switch."""
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._outbox.append(request)
+
+    def _send(self) -> None:
+        self._queue.put(self._outbox)
+        self._outbox = []
 
     async def _read(self, query: Callable[[sa.Connection, int], T]) -> T:
         def read() -> T:
@@ -126,12 +138,12 @@ class Store(reading.EpisodeReader):
             group: list[WriteRequest] = []
             timeout = RETRY_S if self._notes else 0.0 if self._garbage else None
             with contextlib.suppress(queue.Empty):  # nothing more waits
-                while (item := self._queue.get(timeout=timeout)) is not None:
-                    group.append(item)
-                    if len(group) == GROUP:
+                while (items := self._queue.get(timeout=timeout)) is not None:
+                    group += items
+                    if len(group) >= GROUP:
                         break
                     timeout = 0.0
-                self._stopping = item is None
+                self._stopping = items is None
             if group or self._notes:
                 self._write_group([*self._notes, *group])
             self._collect_garbage()

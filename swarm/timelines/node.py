@@ -9,7 +9,7 @@ the engine really saw. A learner may pack rows into one tree, in which every pre
 
 from __future__ import annotations
 
-from array import array
+import struct
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,9 +31,18 @@ class Drift(StrEnum):
     """The history was rewritten, or the template leaves out something that was served."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def pack(kind: str, values: Sequence[float]) -> bytes:
+    """Return the bytes of numbers, as the store has them: `i` for int32 (struct.error for another one), `d` float64."""
+    return struct.pack(f"<{len(values)}{kind}", *values)
+
+
+def unpack(kind: str, data: bytes) -> tuple[Any, ...]:
+    return struct.unpack(f"<{len(data) // struct.calcsize(kind)}{kind}", data)
+
+
+@dataclass(frozen=True, eq=False)
 class Node:
-    """One served call.
+    """One served call. Its ids, log-probs and versions are kept as bytes, as the store has them.
 
     index: its place in the order calls finished generating; a parent's is smaller. context: new prompt ids after the
     parent's last id (the whole prompt at a root). sampled, logprobs, versions: of equal length. text: the template's
@@ -62,12 +71,35 @@ class Node:
             node = node.parent
         return nodes[::-1]
 
+    @property
+    def packed(self) -> tuple[bytes, bytes, bytes, bytes]:
+        """The bytes of context, sampled, logprobs and versions."""
+        kept = vars(self)
+        return kept["_context"], kept["_sampled"], kept["_logprobs"], kept["_versions"]
+
+    def path_bytes(self) -> bytes:
+        """Return the packed ids from the root through this call."""
+        return b"".join([part for node in self.path() for part in node.packed[:2]])
+
     def path_ids(self) -> list[int]:
-        ids: list[int] = []
-        for node in self.path():
-            ids += node.context
-            ids += node.sampled
-        return ids
+        return list(unpack("i", self.path_bytes()))
+
+
+class _Packed:
+    """A field that is given as numbers or their bytes, taken as a tuple, and kept as bytes."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self._name, self._kind = f"_{name}", kind
+
+    def __get__(self, node: Node, _: type[Node]) -> tuple[Any, ...]:
+        return unpack(self._kind, getattr(node, self._name))
+
+    def __set__(self, node: Node, values: Sequence[float] | bytes) -> None:
+        object.__setattr__(node, self._name, values if isinstance(values, bytes) else pack(self._kind, values))
+
+
+for _name, _kind in {"context": "i", "sampled": "i", "logprobs": "d", "versions": "i"}.items():
+    setattr(Node, _name, _Packed(_name, _kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +157,9 @@ def common_length(left: Sequence[Any], right: Sequence[Any]) -> int:
 def tree_tokens(episodes: Sequence[Sequence[Node]]) -> int:
     """Return the ids in one packed tree of all calls of `episodes` that training needs: the prefixes they have. Sorted
     as words of a dictionary, each path adds what it does not share with the one before it."""
-    ids = [array("I", leaf.path_ids()) for nodes in episodes for leaf in trained_leaves(nodes)]
-    paths = sorted(path.tobytes() for path in ids)
-    shared = sum(common_length(left, right) // array("I").itemsize for left, right in pairwise(paths))
-    return sum(map(len, ids)) - shared
+    paths = sorted(leaf.path_bytes() for nodes in episodes for leaf in trained_leaves(nodes))
+    shared = sum(common_length(left, right) // 4 for left, right in pairwise(paths))
+    return sum(map(len, paths)) // 4 - shared
 
 
 def trained_leaves(nodes: Sequence[Node]) -> list[Node]:

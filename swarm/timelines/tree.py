@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from bisect import bisect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from swarm.rendering.messages import BackendError, Message, Renderer, Tool
-from swarm.timelines.node import Drift, Node, common_length
+from swarm.timelines.node import Drift, Node, common_length, pack
 
 _EMPTY: tuple[Any, ...] = (None, "", [], {}, ())
 _IDS = frozenset({"id", "tool_call_id"})
@@ -48,6 +49,8 @@ _IDS = frozenset({"id", "tool_call_id"})
 def normalise(message: Message) -> dict[str, Any]:
     """Return the message as templates want it. It has no null or empty optional field, its text parts are joined, and
     the arguments of its tool calls are objects where they are valid JSON objects."""
+    if len(message) == 2 and type(message.get("content")) is str and "role" in message:
+        return dict(message)
     kept = {name: value for name, value in message.items() if name == "role" or value not in _EMPTY}
     content, calls = kept.get("content", ""), kept.get("tool_calls")
     if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
@@ -151,10 +154,15 @@ class Matcher:
         self._latest: list[tuple[tuple[Message, ...], Match]] = []
 
     def match(self, messages: tuple[Message, ...]) -> Match:
-        matches = (match for history, match in self._latest if messages[: len(history)] == history)
-        start = next(matches, Match(None, 0, self.root, False, False))
-        node, length, at = start.node, start.length, start.at
+        known: tuple[Message, ...] = ()
+        node: Node | None = None
+        length, at = 0, self.root
+        for remembered, match in self._latest:
+            if messages[: len(remembered)] == remembered:
+                known, node, length, at = remembered, match.node, match.length, match.at
+                break
         departs, altered = False, False
+        forms: list[Message] = []  # equal to the messages, and kept already
         history = at
         for position, message in enumerate(messages[length:], start=length + 1):
             following = history.find_child(message)
@@ -166,13 +174,15 @@ class Matcher:
             if before is None or before != message or _has_object_arguments(message):
                 history.form = message  # templates may see the difference
                 altered = altered or (before is not None and _form_key(before) != _form_key(message))
+            forms.append(history.form or message)
             if history.node is not None:
                 node, length, at, departs = history.node, position, history, False
         result = Match(node, length, at, departs, altered)
         if result.restated:
             self._latest.clear()
-        if result.node is not None and not any(map(_has_object_arguments, messages[start.length : result.length])):
-            self._latest = [(messages[: result.length], result), *self._latest[: _LATEST - 1]]
+        forms = forms[: length - len(known)]
+        if node is not None and not any(map(_has_object_arguments, forms)):
+            self._latest = [((*known, *forms), result), *self._latest[: _LATEST - 1]]
         return result
 
 
@@ -202,7 +212,7 @@ class Prompt:
 
     parent: Node | None
     context: tuple[int, ...]
-    prompt_ids: tuple[int, ...]
+    prompt_ids: Sequence[int]
     prompt_text: str
     drift: Drift
     shared: int
@@ -400,9 +410,9 @@ class CallTree:
         if not len(sampled) == len(logprobs) == len(versions):
             raise ValueError(f"ids, log-probs, versions differ: {len(sampled)}, {len(logprobs)}, {len(versions)}")
         index, self._next = self._next, self._next + 1
-        served = tuple(sampled), tuple(logprobs), tuple(versions)
         whole = prompt.prompt_text + text
-        return Node(index, prompt.parent, prompt.context, *served, whole, prompt.drift, trained, agent, cut)
+        served = (prompt.context, tuple(sampled), tuple(logprobs), tuple(versions))
+        return Node(index, prompt.parent, *served, whole, prompt.drift, trained, agent, cut)
 
     def keep(self, prompt: Prompt, node: Node, answer: Message) -> None:
         at, new = prompt.asked
@@ -437,7 +447,10 @@ class CallTree:
 
     def _find_matcher(self, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], Matcher]:
         sent = tuple(tools)
-        return next((told for told in self._histories if told[0] == sent), (sent, Matcher()))
+        for known in self._histories:
+            if known[0] == sent:
+                return known
+        return sent, Matcher()
 
     def _extend(
         self, found: Match, node: Node, sent: tuple[Message, ...], tools: tuple[Tool, ...], encode: Encode
@@ -455,7 +468,7 @@ class CallTree:
         exact = self._is_exact(node, cut, encode, whole=whole) and (same or not whole)
         drift = Drift.FORK if found.departs else Drift.CLEAN if exact else Drift.REALIGN
         context = ids[1:] if whole else ids  # an answer cut short is closed, unsampled
-        prompt = (*node.path_ids(), *context)
+        prompt = array("i", node.path_bytes() + pack("i", context))
         return Prompt(node, context, prompt, cut.rest, drift, int(whole), exact, (found.at, new), tools)
 
     def _is_exact(self, node: Node, cut: TemplateSplice, encode: Encode, *, whole: bool) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swarm.backends.fake import FakeBackend
 from swarm.backends.protocols import Batch, Chunk, GenerationRequest
+from swarm.server import model_endpoint
 from swarm.store.changes import Change, EpisodeClosed
 from swarm.store.writer import Store
 
@@ -140,6 +141,16 @@ class FaultyApp:
     def __init__(self, app: ASGIApp, points: Points) -> None:
         self._app = app
         self._points = points
+        endpoint: Any = model_endpoint
+        endpoint.send_json = self._reaching(endpoint.send_json)  # past `send`
+
+    def _reaching(self, send_json: Callable[[Scope, bytes], Awaitable[None]]) -> Callable[[Scope, bytes], Any]:
+        async def sending(scope: Scope, content: bytes) -> None:
+            self._points.reach("before_call_reply")
+            await send_json(scope, content)
+            self._points.reach("after_call_reply")
+
+        return sending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = _verb(scope)

@@ -17,8 +17,9 @@ from swarm.store import retention, writer
 from swarm.store.archive import Archive
 from swarm.store.changes import BatchScheduled, CallCaptured, CheckpointEvaluated, CheckpointSaved, StepMeasured
 from swarm.store.reading import call_record
-from swarm.store.tables import best_of, choose_kept_steps, pack_floats, pack_ints, unpack_floats, unpack_ints
+from swarm.store.tables import best_of, choose_kept_steps
 from swarm.store.writer import Store
+from swarm.timelines.node import pack, unpack
 from swarm.wire import EvaluationSummary
 from tests.swarm.store.support import began, ended, execute, job, node, opened, played, reopened, train_step
 
@@ -172,14 +173,14 @@ async def test_what_a_killed_server_left_is_collected_by_the_next(url: str) -> N
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1)))
 def test_ids_come_back_and_are_little_endian(values: list[int]) -> None:
-    data = pack_ints(values)
-    assert unpack_ints(data) == tuple(values)
+    data = pack("i", values)
+    assert unpack("i", data) == tuple(values)
     assert data == struct.pack(f"<{len(values)}i", *values)
 
 
 @given(st.lists(st.floats(allow_nan=False)))
 def test_logprobs_come_back_exactly(values: list[float]) -> None:
-    back = unpack_floats(pack_floats(values))
+    back = unpack("d", pack("d", values))
     assert back == tuple(values)
     assert [math.copysign(1, value) for value in back] == [math.copysign(1, value) for value in values]
 

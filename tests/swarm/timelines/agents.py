@@ -138,14 +138,14 @@ class Agent:
         for messages, tools, prompt in self.sent:
             text = renderer.render([normalise(m) for m in messages], tools=_TOOLS[tools], generation_prompt=True)
             fresh = tuple(renderer.encode(text))
-            assert (prompt.prompt_ids == fresh) is prompt.exact, (prompt.drift, text)
+            assert (tuple(prompt.prompt_ids) == fresh) is prompt.exact, (prompt.drift, text)
             assert prompt.exact or prompt.drift in ("realign", "fork")
             assert prompt.drift != "start" or prompt.parent is None
             assert prompt.drift not in ("clean", "realign") or prompt.parent is not None
             if prompt.parent is not None:
                 assert text.endswith(prompt.prompt_text)
                 assert tuple(renderer.encode(prompt.prompt_text))[prompt.shared :] == prompt.context
-            assert prompt.parent is None or prompt.prompt_ids[: len(prompt.parent.path_ids())] == tuple(
+            assert prompt.parent is None or tuple(prompt.prompt_ids)[: len(prompt.parent.path_ids())] == tuple(
                 prompt.parent.path_ids()
             )
 

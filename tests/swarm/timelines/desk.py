@@ -85,7 +85,7 @@ class Desk:
         logprobs = [-float(next(self.names)) for _ in sampled]
         node = self.tree.make_node(plan, sampled, logprobs, [len(self.calls)] * len(sampled), text=text)
         self.tree.keep(plan, node, message)
-        self.calls.append(Served(node, plan.prompt_ids, message))
+        self.calls.append(Served(node, tuple(plan.prompt_ids), message))
         return self.calls[-1]
 
     def _read(self, plan: Prompt, sampled: Sequence[int], tools: Tools) -> tuple[str, dict[str, Any]]:

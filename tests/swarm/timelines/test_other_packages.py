@@ -48,7 +48,7 @@ def test_a_run_of_tools_is_bridged_to_the_same_ids(
         bridged = theirs.bridge_to_next_turn(list(served.prompt), list(served.node.sampled), results)
         history = [*history, served.message, *results]
         assert bridged is not None
-        assert at.tree.prompt(history).prompt_ids == tuple(bridged.token_ids)
+        assert tuple(at.tree.prompt(history).prompt_ids) == tuple(bridged.token_ids)
 
 
 def test_thinking_that_is_dropped_renders_afresh_to_the_same_ids(qwen3: tuple[HFRenderer, Qwen3Renderer]) -> None:
@@ -103,7 +103,7 @@ def test_mistrals_own_tokenizer_gives_the_ids_of_a_tool_conversation() -> None:
         plan = at.tree.prompt(history, at.tools)
         request: Any = ChatCompletionRequest.model_validate({"messages": history, "tools": at.tools})
         theirs = renderer.whole.encode_chat_completion(request)
-        assert plan.prompt_ids == tuple(theirs.tokens)
+        assert tuple(plan.prompt_ids) == tuple(theirs.tokens)
         served = at.answer(
             plan, renderer.encode(f"[TOOL_CALLS][{call}]</s>" if turn < 3 else "It is sunny.</s>"), at.tools
         )

@@ -131,7 +131,7 @@ def test_a_template_that_hides_a_new_message_is_rendered_whole() -> None:
     prompt = tree.prompt(messages)
     assert prompt.drift is Drift.FORK
     text = secretive().render(messages, generation_prompt=True)
-    assert prompt.prompt_ids == tuple(FakeRenderer().encode(text))
+    assert tuple(prompt.prompt_ids) == tuple(FakeRenderer().encode(text))
 
 
 def call(arguments: Any, *, id_: str | None = "1", name: str = "f") -> dict[str, Any]:
