@@ -373,7 +373,9 @@ class WordsAndSums(PlainEnvironment):
         return [*self.game(task).opening(), said(answer)]
 
 
-BUILT_IN: Final[Mapping[str, PlainEnvironment]] = {each.name: each for each in (Guess(), Arith(), WordsAndSums(), Market())}
+BUILT_IN: Final[Mapping[str, PlainEnvironment]] = {
+    each.name: each for each in (Guess(), Arith(), WordsAndSums(), Market())
+}
 
 
 class _Catalogue(Mapping[str, Environment]):
