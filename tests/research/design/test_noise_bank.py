@@ -25,13 +25,16 @@ from research.design.noise_bank import (
     read_bank,
     setting_key,
 )
+from research.design.pricing import Estimates
+from research.environments.catalog import find_all_measurements
+from research.installation.base_job import fit_to_environment
 from research.installation.home import Home
 from research.installation.studies import FIRST_VERSION, RESULTS_VERSION, VERSION_KEY
 from studies import EventLog, RunState, StudyState
 from studies.records.design import Metric, RunSpec
 from studies.records.procedure import Noise
 from studies.records.runs import Measurement
-from swarm.job import Job
+from swarm.job import Job, PathModel
 from tests.golden import assert_golden
 from tests.research.banks import bank, group
 from tests.research.factories import make_home
@@ -206,7 +209,20 @@ def test_the_shipped_bank_knows_the_built_in_jobs() -> None:
         assert setting_key(Job(environment=environment)) in {
             entry.setting for entry in load_shipped_bank().observations
         }
-    assert all(entry.model == model_key(Job()) for entry in load_shipped_bank().observations)
+    others = {entry.environment for entry in load_shipped_bank().observations if entry.model != model_key(Job())}
+    assert others == {"words"}
+
+
+def test_what_is_shipped_of_the_pretrained_model_is_of_the_job_that_a_study_of_it_has(tmp_path: Path) -> None:
+    fetched = PathModel(path="m", sha256="6219fb3ce570f294fd9394ac82729d3ca458756db1bb821557480de2c51114ff")
+    job = fit_to_environment(Job(model=fetched), "words")
+    other = job.model_copy(update={"learning_rate": 5e-5})
+    noise = load_shipped_bank().find("words", job, Metric(meaning="-", episodes=128), [other])
+    assert isinstance(noise, Noise)
+    assert 0.01 < noise.sd < 0.05
+    known = {entry.setting for entry in load_shipped_bank().observations}
+    assert {setting_key(job), setting_key(other)} <= known
+    assert Estimates(find_all_measurements(make_home(tmp_path))).of(job) is not None
 
 
 @pytest.fixture
