@@ -60,7 +60,7 @@ from studies.records.alpha import MOST_ROUNDS
 from studies.records.design import MOST_REPAIRS
 from studies.records.statements import model_name
 from swarm.environments.custom import MARK, is_custom
-from swarm.environments.registry import Words, environments
+from swarm.environments.registry import WordsAndSums, environments
 from swarm.job import KNOB, Job, PathModel
 
 Detach = Annotated[
@@ -303,7 +303,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     comparison = _set_environment(comparison, topic, environment, asked.reward, note)
     pretrained = base is not None and isinstance(base.model, PathModel)
     if pretrained and asked.planner == RulesPlanner.name and not (comparison.environment or name_environments(topic)):
-        comparison = replace(comparison, environment=Words.name)
+        comparison = replace(comparison, environment=WordsAndSums.name)
     if base is not None and comparison.environment is not None and "environment" in fixed:
         base = base.model_copy(update={"environment": comparison.environment})
     base = base and fit_to_environment(base, find_environment(topic, comparison))

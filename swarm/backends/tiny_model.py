@@ -161,7 +161,8 @@ def _orthogonalise(matrices_NRC: torch.Tensor) -> torch.Tensor:
     for _ in range(5):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
-    return x if wide is matrices_NRC else x.mT
+    orthogonal_NRC: torch.Tensor = x if wide is matrices_NRC else x.mT
+    return orthogonal_NRC
 
 
 _MOMENTUM = 0.95

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from swarm.environments import Demonstration, Message, Split, calling, said
 from swarm.environments.custom import demonstrations_from_json, demonstrations_to_json
-from swarm.environments.registry import GUESSES, TURNS, Arith, ArithGame, Guess, GuessGame, Market, MarketGame, Words
+from swarm.environments.registry import (
+    GUESSES,
+    TURNS,
+    Arith,
+    ArithGame,
+    Guess,
+    GuessGame,
+    Market,
+    MarketGame,
+    WordsAndSums,
+)
 
 
 def market() -> MarketGame:
@@ -36,12 +46,12 @@ def test_a_pair_and_its_mirror_image_are_in_one_split() -> None:
 
 
 def test_examples_stand_before_a_question_as_turns_and_its_answer_counts_alone() -> None:
-    tasks = Words().tasks("hidden")
+    tasks = WordsAndSums().tasks("hidden")
     assert {task.kind for task in tasks} == {"sum", "last word"}
     for task in tasks[::40]:
-        right = str(Words().oracle(task, []))
+        right = str(WordsAndSums().oracle(task, []))
         for text, success in ((right, True), (f" {right}\n", True), (f"{right}.", False), (f"It is {right}", False)):
-            play = Words().game(task)
+            play = WordsAndSums().game(task)
             opening = play.opening()
             assert [message["role"] for message in opening] == ["user", "assistant"] * 6 + ["user"]
             assert play.answer(said(text)) == []
@@ -49,7 +59,10 @@ def test_examples_stand_before_a_question_as_turns_and_its_answer_counts_alone()
 
 
 def test_the_same_words_in_another_order_are_in_one_split() -> None:
-    of = [{tuple(sorted(task.data["question"].split())) for task in Words().tasks(split)} for split in get_args(Split)]
+    of = [
+        {tuple(sorted(task.data["question"].split())) for task in WordsAndSums().tasks(split)}
+        for split in get_args(Split)
+    ]
     assert sum(map(len, of)) == len(set().union(*of))
 
 
