@@ -276,6 +276,12 @@ def tiny_hash(spec: TinyModel, environment: str, version: int = _VERSION) -> str
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def tiny_folder(spec: TinyModel, environment: str, models: Path) -> Path:
+    """Return where the model is under `models`, made by whichever version, else where it is to be made."""
+    folders = [models / tiny_hash(spec, environment, version) for version in (*_EARLIER, _VERSION)]
+    return next(filter(Path.is_dir, folders), folders[-1])
+
+
 def require_context(max_context: int) -> None:
     if max_context > TINY_CONTEXT:
         raise BackendError(
@@ -287,12 +293,11 @@ def require_context(max_context: int) -> None:
 def ensure_tiny(spec: TinyModel, environment: str, models: Path, progress: Progress | None = None) -> Path:
     """Return the folder of the model under `models`, made with `progress` if it is not there yet.
     Raises InvalidRequest for an unknown environment, and OSError when `models` cannot be written."""
-    folders = [models / tiny_hash(spec, environment, version) for version in (*_EARLIER, _VERSION)]
-    for folder in folders:
-        if folder.is_dir():  # nobody needs its environment any more
-            return folder
+    folder = tiny_folder(spec, environment, models)
+    if folder.is_dir():  # nobody needs its environment any more
+        return folder
     world = get_environment(environment)
-    return build_once(folders[-1], lambda scratch: _make_model(spec, world, scratch, progress))
+    return build_once(folder, lambda scratch: _make_model(spec, world, scratch, progress))
 
 
 def _make_model(spec: TinyModel, environment: Environment, folder: Path, progress: Progress | None) -> None:

@@ -102,9 +102,9 @@ def load_tokenizer(archive: Archive, models: Path) -> Renderer | None:
     if job.start_from is not None:
         folder = model_place(job.start_from, models)
     elif isinstance(job.model, TinyModel):
-        from swarm.backends.tiny_model import tiny_hash
+        from swarm.backends.tiny_model import tiny_folder
 
-        folder = models / tiny_hash(job.model, job.environment)
+        folder = tiny_folder(job.model, job.environment, models)
     else:
         folder = model_place(job.model.path, models)
     if not folder.is_dir():

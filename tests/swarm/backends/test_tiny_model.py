@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,9 +22,10 @@ from jinja2 import Template
 from swarm.backends import tiny_model as tiny
 from swarm.backends.local.warm_start import main
 from swarm.environments import get_environment
-from swarm.job import TinyModel
+from swarm.job import Job, TinyModel
 from swarm.rendering.messages import ToolCall, assemble_answer
 from swarm.rendering.renderer import HFRenderer
+from swarm.server.reading import load_tokenizer
 from swarm.timelines import CallTree, Drift
 
 pytestmark = pytest.mark.slow
@@ -133,9 +135,17 @@ def test_a_change_of_vocabulary_or_batches_is_a_change_of_version(
     assert [tiny.tiny_hash(TinyModel(), environment), *hashes] == [name, vocabulary, batch]
 
 
-def test_a_folder_that_an_earlier_version_made_goes_on_being_used(tmp_path: Path) -> None:
-    (tmp_path / "d9d3c8e042bc64a7").mkdir()
-    assert tiny.ensure_tiny(TinyModel(), "guess", tmp_path) == tmp_path / "d9d3c8e042bc64a7"
+def test_a_folder_that_an_earlier_version_made_goes_on_being_used_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def summarize(count: int) -> Any:
+        return SimpleNamespace(job=Job(environment="guess"))
+
+    monkeypatch.setattr("swarm.rendering.renderer.load_renderer", lambda folder: folder)
+    archive: Any = SimpleNamespace(summarize=summarize)
+    (folder := tmp_path / "d9d3c8e042bc64a7").mkdir()
+    assert tiny.ensure_tiny(TinyModel(), "guess", tmp_path) == folder
+    assert load_tokenizer(archive, tmp_path) == folder
 
 
 def test_its_optimiser_steps_as_torch_s_muon_does() -> None:
