@@ -83,8 +83,8 @@ def _end(channel: socket.socket, process: subprocess.Popen[bytes]) -> None:
 
 def reserve(count: int) -> None:
     """Set forks aside for processes of imported modules, where this process was forked itself; they end with it."""
-    if _forked and threading.active_count() == 1:
-        for _ in range(count):
+    with suppress(OSError):  # of a machine that has no room for them
+        for _ in range(count if _forked and threading.active_count() == 1 else 0):
             reading, writing = os.pipe()
             wait = partial(_await_order, reading)
             _spares.append((subprocess.Popen(("spare",), preexec_fn=wait, pass_fds=[reading]), writing))
@@ -102,10 +102,11 @@ def start_spare(
     order = [str(log), module, list(arguments), str(directory), dict(environment)]
     while _spares and _find(module):
         process, pipe = _spares.pop()
-        with suppress(OSError):  # of one that was killed
+        with suppress(OSError):  # of one that was killed, or where no pidfd is to be had
+            ended = _end_of(process)  # before the order, which is given once
             with open(pipe, "wb") as file:
                 file.write(json.dumps(order).encode())
-            return process, _end_of(process)
+            return process, ended
     return None
 
 
@@ -191,14 +192,15 @@ def _fork_command(spec: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     """Start a command in a fork of this shim, or by itself where it is not of an imported module."""
     words: list[str] = spec["command"]
     python, flag, module, *arguments = (*words, "", "")
-    if (python, flag) != (sys.executable, "-m") or _find(module) is None:
-        return shim.start_command(spec)
 
     def run() -> NoReturn:
         _close_all()
         _run(module, arguments[:-2], spec["directory"], spec["environment"])
 
-    return shim.start_command(spec, preexec_fn=run)
+    if (python, flag) == (sys.executable, "-m") and _find(module) is not None:
+        with suppress(OSError):  # of a machine that has no room for a fork of all that was imported
+            return shim.start_command(spec, preexec_fn=run)
+    return shim.start_command(spec)
 
 
 def _fork_shims(channel: int) -> Path | None:

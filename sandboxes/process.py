@@ -205,8 +205,8 @@ class ProcessSandbox:
             write_once(folder / "spec.json", value)
             if (handle := self.adopt(spec.name)) is not None:
                 return handle
-            forks = self._preloader
-            if forks and forks.environment == value["environment"] and forks.launch(folder.absolute()):
+            forks, written = self._preloader, read(folder / "spec.json") or value  # which a killed controller may have
+            if forks and forks.environment == written["environment"] and forks.launch(folder.absolute()):
                 return ProcessHandle(folder)
             return _launch(folder)
         except OSError as error:

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
-from sandboxes import Exit, Handle, ProcessSandbox, SandboxSpec
+from sandboxes import Exit, Handle, ProcessSandbox, SandboxSpec, preload, shim
 from sandboxes.process import session_members
 from sandboxes.spec import wait_until
 
@@ -111,6 +116,11 @@ def test_a_command_with_other_variables_and_one_after_the_preloader_was_killed_a
     sandbox: ProcessSandbox, tmp_path: Path
 ) -> None:
     assert not tell(sandbox, tmp_path, "a", OF="another")["forked"]
+    written = tmp_path / "sandboxes" / "killed" / "spec.json"  # by a controller that was killed
+    written.parent.mkdir()
+    shutil.copy(tmp_path / "sandboxes" / "a" / "spec.json", written)
+    told = tell(sandbox, tmp_path, "killed")
+    assert (told["forked"], told["environment"]["OF"]) == (False, "another")
     for process in preloading():
         process.kill()
     assert not tell(sandbox, tmp_path, "b")["forked"]
@@ -161,3 +171,35 @@ def test_spares_are_processes_of_their_own_and_one_that_was_killed_is_left_out(
     assert died[0] == -signal.SIGKILL
     assert json.loads(second[1].splitlines()[-1])["drawn"] != told["drawn"]
     assert "KeyError: 'the end'" in lines
+
+
+async def test_where_no_end_can_be_seen_no_order_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int) -> int:
+        raise OSError(errno.EPERM, "as a filter of system calls may")
+
+    reading, writing = os.pipe()
+    monkeypatch.setattr(preload, "_spares", [(SimpleNamespace(pid=os.getpid()), writing)])
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert preload.start_spare("sandboxes.preload", (), tmp_path, dict(os.environ), tmp_path / "log") is None
+    os.close(writing)
+    assert os.read(reading, 1) == b""
+    os.close(reading)
+
+
+def test_where_there_is_no_room_for_forks_none_is_set_aside_and_commands_are_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "no room")
+
+    def start(spec: Mapping[str, Any], preexec_fn: object = None) -> Any:
+        return refuse() if preexec_fn else "started"
+
+    monkeypatch.setattr(preload, "_forked", True)
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    preload.reserve(1)
+    assert preload._spares == []
+    monkeypatch.setattr(shim, "start_command", start)
+    started: Any = preload._fork_command({"command": [sys.executable, "-m", "sandboxes.preload"]})
+    assert started == "started"
