@@ -189,7 +189,7 @@ async def test_where_no_end_can_be_seen_no_order_is_given(tmp_path: Path, monkey
 def test_where_there_is_no_room_for_forks_none_is_set_aside_and_commands_are_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_: object, **__: object) -> Any:
         raise OSError(errno.ENOMEM, "no room")
 
     def start(spec: Mapping[str, Any], preexec_fn: object = None) -> Any:
