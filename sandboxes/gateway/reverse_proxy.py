@@ -122,7 +122,7 @@ class Request:
     path: str
     query: str = ""
     body: Any = None
-    """The parsed body of `POST /episodes`, of an end and of `POST /streams/tasks`; None of all else."""
+    """The parsed body of what is judged whole; None of all else."""
 
 
 Admits = Callable[[Request], str | None]
@@ -366,6 +366,7 @@ class ReverseProxy:
             if judged:
                 value, whole = _parse_body(whole)
                 self._judge(replace(asked, body=value))
+                del value  # it takes up to twenty times the room of its bytes, and an answer may take long
             return await self._send(request, whole, len(whole))
 
     @contextmanager

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import json
 import resource
@@ -326,6 +327,14 @@ async def test_what_is_judged_is_what_is_sent(tmp_path: Path, path: str) -> None
             assert await both.post(path, sent) == status
         assert [body for *_, body in seen.requests] == [b'{"kind": "train"}'] * 2
         assert both.counts == {"body": 3, "forwarded": 2}
+
+
+async def test_what_was_judged_is_not_kept_while_its_answer_is_waited_for(tmp_path: Path) -> None:
+    server = Hanging()
+    async with serving(server) as port, opened(tmp_path, port) as both, both.raw() as agent:
+        agent.writer.write(request("POST", "/bundle", b'{"asked of a gateway": [[]]}'))
+        await soon(server.began)
+        assert [each for each in gc.get_objects() if type(each) is dict and "asked of a gateway" in each] == []
 
 
 async def test_what_the_judge_cannot_judge_is_refused_and_counted(tmp_path: Path) -> None:
