@@ -13,6 +13,7 @@ import ipaddress
 import logging
 import resource
 import time
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from http import HTTPStatus
@@ -126,7 +127,7 @@ class LimitedHttp(HttpToolsProtocol):
         self._waited_s = 0.0
         super().on_headers_complete()
         scope: Any = self.scope
-        scope[CYCLE] = self.cycle
+        scope[CYCLE] = weakref.proxy(self.cycle)  # which has the scope: garbage is looked for too rarely
 
     def on_body(self, body: bytes) -> None:
         self._waited_s = max(0.0, self._waited_s - len(body) / LEAST_RATE)

@@ -89,7 +89,7 @@ class ModelEndpoint:
         agent = _parse_agent(header(scope, _AGENT), claims.agent)
         body = await read_call_body(scope, receive, self._server.training.job.max_context)
         training, request, call = await self._open(claims, body, agent, sent_before, train)
-        with cancel_on_disconnect(scope), call.attach(comes_back=sent_before is not None):
+        with call.attach(comes_back=sent_before is not None), cancel_on_disconnect(scope):
             if request.stream:
                 await self._stream(training, request, call, send)
                 return

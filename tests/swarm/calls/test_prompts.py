@@ -21,7 +21,7 @@ from swarm.rollout.state import StateMachine
 from swarm.timelines import CallTree
 from swarm.wire import EpisodeKind
 from tests.swarm.server.agents import ADD, GuidedBackend
-from tests.swarm.server.support import MODEL, Clock, Served, job, serving
+from tests.swarm.server.support import MODEL, Clock, Served, eventually, job, serving
 from tests.swarm.store.support import FakeStore
 
 WIDE = job(max_context=200_000, episodes_per_step=8)
@@ -82,6 +82,18 @@ async def test_an_episode_that_ends_meanwhile_has_no_call(served: Served, render
     renderer.go_on.set()
     assert (await asked).code == "episode_ended"
     assert served.rollout.counts["calls"] == 0
+
+
+async def test_a_client_that_goes_away_meanwhile_leaves_no_call_behind(served: Served, renderer: SlowRenderer) -> None:
+    lease = await served.begin()
+    served.rollout.gate.shut()
+    asked = asyncio.create_task(served.chat(lease, LONG_WORDS))
+    assert await asyncio.to_thread(renderer.begun.wait, 120)
+    asked.cancel()
+    await served.status()  # the server has seen it by then
+    renderer.go_on.set()
+    await eventually(lambda: served.rollout.counts["calls_cancelled"], lambda calls: calls == 1)
+    served.rollout.gate.open()
 
 
 @pytest.mark.parametrize("turns", [[LONG_WORDS, "hi"], ["hi", LONG_WORDS], [LONG_WORDS, LONG_WORDS]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import errno
+import gc
 import json
 import logging
 import sys
@@ -17,12 +18,14 @@ from typing import Any
 
 import jwt
 import pytest
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from swarm.backends.protocols import DiskFull
 from swarm.errors import InvalidRequest, NotFound
 from swarm.job import Job
 from swarm.rollout.keys import Keys
 from swarm.server import model_export
+from swarm.server.bundle import BundleAnswer
 from swarm.server.connections import (
     FAILURES,
     MAX_HEAD_BYTES,
@@ -38,8 +41,10 @@ from swarm.server.model_export import choose_checkpoint, export_model
 from swarm.store.archive import TrainingSummary
 from swarm.wire import CheckpointList, CheckpointSummary, EvaluationSummary
 from tests.golden import refused
-from tests.swarm.server.support import Clock, Operation, Served, operations, serving
+from tests.swarm.server.support import MODEL, Clock, Operation, Served, operations, serving
 from tests.swarm.server.test_control import routes
+
+HI = {"role": "user", "content": "hi"}
 
 
 def forged(keys: Keys) -> dict[str, str | None]:
@@ -125,6 +130,26 @@ async def test_bodies_have_an_end(served: Served) -> None:
 
 
 async def sent(served: Served, *parts: bytes) -> bytes:
+async def test_nothing_of_a_request_that_is_over_is_left_for_the_collector(served: Served) -> None:
+    lease = await served.begin("a", kind="eval")
+    call = {"path": "/v1/chat/completions", "key": lease["api_key"], "body": {"model": MODEL, "messages": [HI]}}
+
+    async def count() -> int:
+        assert (await served.chat(lease, "hi")).status == 200
+        assert (await served.verb(lease, "heartbeat")).status == 200
+        headers = {"authorization": f"Bearer {served.admin}"}
+        async with served.http.post(f"{served.url}/bundle", json={"requests": [call]}, headers=headers) as told:
+            assert json.loads(await told.text())["status"] == 200
+        return sum(type(each) in (RequestResponseCycle, BundleAnswer) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert await count() == await count()
+    finally:
+        gc.enable()
+
+
     """Send raw bytes; return all that is answered until the server closes, or the first answer's head."""
     reader, writer = await served.connect()
     try:
