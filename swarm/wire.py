@@ -281,7 +281,7 @@ class BundledRequest(_Wire):
 
     path: str = Field(max_length=512)
     key: str | None = Field(default=None, max_length=4000)
-    """What its own Authorization would say; the bundle's key where it is left out."""
+    """Key of a call or an end. A begin has none: it comes by the bundle's own, which is a role's then."""
     body: Mapping[str, Any]
 
 

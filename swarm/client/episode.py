@@ -66,8 +66,8 @@ class Episode(Generic[TaskT]):
         self.chats = 0
         """Answers that `chat` gave; those that an agent asks for by another way are not counted."""
         self.bundled = False
-        """Send its calls together with those of others (`Transport.share`): where `chat` is cancelled alone, and the
-        episode goes on, the server would train an answer that nobody read."""
+        """Send its calls together with those of others (`Transport.share`): where `chat` is cancelled alone, or its
+        connection breaks, and the episode goes on, the server may train an answer that nobody read."""
 
     def key_of(self, agent: str) -> str:
         """Return the key with which one of the episode's agents makes its calls: its name says who made them. Also for

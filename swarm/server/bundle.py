@@ -14,7 +14,6 @@ from contextlib import aclosing, suppress
 from typing import Final, cast
 
 from pydantic import ValidationError
-from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -22,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from swarm import wire
 from swarm.errors import InvalidKey, NotFound, SwarmError, to_invalid_request
 from swarm.rollout.keys import Claims, Role, Use
+from swarm.server.connections import peer_of
 from swarm.server.http import authorize, cancel_on_disconnect, error_response, on_any_error
 from swarm.server.service import SwarmServer
 
@@ -96,8 +96,7 @@ class BundleAnswer(StreamingResponse):
     async def _answer(self, asked: wire.BundledRequest) -> bytes:
         server, request = self._server, self._request
         if asked.path == CHAT_PATH:
-            reply: bytes = await request.app.state.chat.reply(self._claims(asked, "model"), to_json(asked.body))
-            return reply
+            return bytes(await request.app.state.chat.reply(self._claims(asked, "model"), asked))
         if asked.path == "/episodes" and asked.key is None:
             authorize(request.scope, roles=PLAYING)
             lease = await lease_of(server, wire.BeginRequest.model_validate(asked.body), request)
@@ -111,9 +110,14 @@ class BundleAnswer(StreamingResponse):
         return end.model_dump_json(exclude_none=True).encode()
 
     def _claims(self, asked: wire.BundledRequest, use: Use) -> Claims:
-        """Return what a request's key says; of what is none of this use, nothing: it may be a guess at a token."""
+        """Return what a request's key says; of what is none of this use, nothing: it may be a guess at a token, and
+        counts as a wrong key that came alone."""
         with suppress(InvalidKey):
             claims = self._server.keys.read_header(f"Bearer {asked.key}")
             if claims.use == use:
                 return claims
+        failures, peer = self._request.app.state.failures, peer_of(self._request.scope)
+        if (refusal := failures.find_refusal(peer)) is not None:
+            raise refusal
+        failures.note(peer)
         raise InvalidKey(f"expected a {use} key of an episode that was begun here, found none")

@@ -23,7 +23,7 @@ from pydantic_core import to_json
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from swarm.errors import EngineUnavailable, InvalidRequest, SwarmError
+from swarm.errors import EngineUnavailable, InvalidRequest, SwarmError, Throttled
 
 log = logging.getLogger(__name__)
 logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its line for each piece of nonsense would fill the disk
@@ -187,6 +187,11 @@ class FailureLimiter:
 
     def wait_s(self, peer: str) -> float:
         return max(0.0, (1.0 - self._count_allowed(peer)) * REFILL_S) if peer in self._left else 0.0
+
+    def find_refusal(self, peer: str) -> Throttled | None:
+        wait_s = self.wait_s(peer)
+        said = f"too many wrong keys came from {peer}; wait {wait_s:.1f} s"
+        return Throttled(said, retry_after=wait_s) if wait_s > 0 else None
 
     def note(self, peer: str) -> None:
         self._left[peer] = (max(0.0, self._count_allowed(peer) - 1.0), self._clock())

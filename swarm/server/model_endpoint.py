@@ -30,6 +30,7 @@ from swarm.rollout.keys import Claims
 from swarm.server.http import authorize, cancel_on_disconnect, header, read_call_body, send_json
 from swarm.server.service import SwarmServer
 from swarm.training.loop import Training
+from swarm.wire import BundledRequest
 
 
 class CountEndpoint:
@@ -95,13 +96,13 @@ class ModelEndpoint:
                 return
             await send_json(scope, await self._take_reply(training, request, call))
 
-    async def reply(self, claims: Claims, body: bytes) -> bytes:
+    async def reply(self, claims: Claims, asked: BundledRequest) -> bytes:
         """Return the answer to a call of a bundle; raise what it is refused with."""
         try:
-            training, request, call = await self._open(claims, body, _parse_agent(None, claims.agent))
+            if asked.body.get("stream"):
+                raise InvalidRequest("expected a call that is not streamed in a bundle", param="stream")
+            training, request, call = await self._open(claims, to_json(asked.body), _parse_agent(None, claims.agent))
             with call.attach(comes_back=False):
-                if request.stream:
-                    raise InvalidRequest("expected a call that is not streamed in a bundle", param="stream")
                 return await self._take_reply(training, request, call)
         except (InvalidRequest, NotFound) as error:
             self._server.training.rollout.count_refusal(claims, error)

@@ -382,7 +382,7 @@ def make_app(server: SwarmServer) -> FastAPI:
     app.state.chat = chat = ModelEndpoint(server, CHAT)
     for kind, handler in REFUSALS.items():
         app.add_exception_handler(kind, handler)
-    failures = FailureLimiter()
+    app.state.failures = failures = FailureLimiter()
     app.add_middleware(Guard, keys=server.keys, failures=failures)
     app.router.routes += router.routes  # not included: that would match each request twice
     endpoints: tuple[tuple[str, ModelEndpoint | CountEndpoint], ...] = (

@@ -100,6 +100,22 @@ async def test_a_valid_key_in_the_header_of_another_protocol_is_no_guess(
     assert [await listed("guessed") for _ in range(3)] == [401, 401, 429]
 
 
+async def test_guesses_in_a_bundle_count_as_those_that_come_alone(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.server.connections.FAILURES", 2)
+    monkeypatch.setattr("swarm.server.connections.REFILL_S", 1000.0)
+    lease = await served.begin("a", kind="eval")
+    call = {"model": MODEL, "messages": [HI]}
+    keys = [*("guessed",) * 3, lease["api_key"]]
+    asked = [{"path": "/v1/chat/completions", "key": key, "body": call} for key in keys]
+    headers = {"authorization": f"Bearer {served.admin}"}
+    async with served.http.post(f"{served.url}/bundle", json={"requests": asked}, headers=headers) as told:
+        lines = {line["at"]: line["status"] for line in map(json.loads, (await told.text()).splitlines())}
+    assert [lines[at] for at in range(4)] == [401, 401, 429, 200]
+    assert (await served.call("GET", "/status", "guessed")).status == 429
+
+
 async def test_a_key_is_judged_before_a_body_is_read_and_a_body_is_json_whatever_it_is_said_to_be(
     served: Served,
 ) -> None:
@@ -114,22 +130,6 @@ async def test_a_key_is_judged_before_a_body_is_read_and_a_body_is_json_whatever
         assert (wrong.status, wrong.code, said in wrong.message) == (400, "invalid_request", True), wrong
 
 
-async def test_bodies_have_an_end(served: Served) -> None:
-    large = b'{"task_id": "' + b"x" * MAX_CONTROL_BYTES + b'"}'
-    told = await served.call("POST", "/episodes", served.admin, raw=large)
-    assert (told.status, told.code) == (413, "body_too_large")
-
-    async def pieces() -> AsyncIterator[bytes]:
-        for start in range(0, len(large), 1 << 16):
-            yield large[start : start + (1 << 16)]
-
-    assert (await served.call("POST", "/episodes", served.admin, raw=pieces())).status == 413
-    lease = await served.begin("a", kind="eval")
-    long = await served.chat(lease, "x" * (MAX_CONTROL_BYTES + 1))
-    assert (long.status, long.code) == (400, "context_length_exceeded")
-
-
-async def sent(served: Served, *parts: bytes) -> bytes:
 async def test_nothing_of_a_request_that_is_over_is_left_for_the_collector(served: Served) -> None:
     lease = await served.begin("a", kind="eval")
     call = {"path": "/v1/chat/completions", "key": lease["api_key"], "body": {"model": MODEL, "messages": [HI]}}
@@ -150,6 +150,22 @@ async def test_nothing_of_a_request_that_is_over_is_left_for_the_collector(serve
         gc.enable()
 
 
+async def test_bodies_have_an_end(served: Served) -> None:
+    large = b'{"task_id": "' + b"x" * MAX_CONTROL_BYTES + b'"}'
+    told = await served.call("POST", "/episodes", served.admin, raw=large)
+    assert (told.status, told.code) == (413, "body_too_large")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(large), 1 << 16):
+            yield large[start : start + (1 << 16)]
+
+    assert (await served.call("POST", "/episodes", served.admin, raw=pieces())).status == 413
+    lease = await served.begin("a", kind="eval")
+    long = await served.chat(lease, "x" * (MAX_CONTROL_BYTES + 1))
+    assert (long.status, long.code) == (400, "context_length_exceeded")
+
+
+async def sent(served: Served, *parts: bytes) -> bytes:
     """Send raw bytes; return all that is answered until the server closes, or the first answer's head."""
     reader, writer = await served.connect()
     try:

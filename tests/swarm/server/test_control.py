@@ -62,6 +62,7 @@ async def test_each_request_of_a_bundle_is_judged_and_answered_as_if_it_came_alo
         assert [line["status"] for line in lines][:9] == wanted
         assert [line["status"] for line in lines][10:] == [404] * 3
     assert lines[0]["body"]["object"] == "chat.completion"
+    assert served.rollout.counts["calls_cancelled"] == 0, "what may not be in a bundle is not begun"
     assert (await served.post("/bundle", None, body)).status == 401
     assert (await served.end(other)).body["state"] == "ended"
 
