@@ -1,7 +1,7 @@
 # Every target sets up what it needs: a virtual environment in .venv with the pinned dependencies.
 #
 #   make research TOPIC="Does a larger group size make GRPO learn the guessing game faster?"
-#   make research MODEL=smollm2-135m      on a real pretrained model (or a folder of one); without TOPIC one that suits it
+#   make research MODEL=smollm2-135m      on a real pretrained model, by a question of its own; a folder's takes a TOPIC
 #   make test        the tests that run in process and wait for nothing
 #   make test-all    everything, with the services it needs (.ci/run all): the parts of tests/parts.toml that have not
 #                    passed on these sources; PARTS="verl studies" runs these alone

@@ -240,11 +240,11 @@ class UniqueOptionsCommand(TyperCommand):
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         values, _, given = self.make_parser(ctx).parse_args(args=list(args))
-        times: Counter[Any] = Counter(option.name for option in given)
+        times, called = Counter(option.name for option in given), {option.name: option.opts[0] for option in given}
         for name, instead in _INSTEAD.items():
             if times[name] > 1:
-                option = f"--{name.replace('_', '-')}"
-                raise BadTopic(f"expected {option} once; found it {times[name]} times, last {values[name]}; {instead}")
+                found = f"found it {times[name]} times, last {values[name]}"
+                raise BadTopic(f"expected {called[name]} once; {found}; {instead}")
         return super().parse_args(ctx, args)
 
 

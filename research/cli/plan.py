@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import Json, answer, make_table, show_progress, takes_options
-from research.cli.research import with_fetched_model
 from research.controller import options
 from research.controller.preview import PlanPreview, preview_study
 from research.errors import DesignRefused, TopicDeclined
@@ -38,7 +37,7 @@ def plan(asked: options.ResearchOptions, json: Json = False) -> None:
         ajet study plan --vary group_size=4,16 --vary learning_rate=0.001,0.003 --as interaction
         ajet study plan "group size 4 vs 8" --json
     """
-    asked = with_fetched_model(asked)
+    asked = asked.with_fetched_model(warn)
     request = options.make_request(asked, warn)
     require_known((request.base or Job()).backend)
     chosen = options.select_planner(request, warn)

@@ -34,7 +34,6 @@ from research.installation.base_job import describe_unusual_rate, require_job
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation, choose
-from research.models.fetch import fetch_named
 from research.orchestration.handover import PrefectView, find_worker, prepare_prefect
 from research.orchestration.server import PrefectUnavailable
 from research.orchestration.supervision import pages_address, pages_line
@@ -292,21 +291,6 @@ def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple
     return LineLog(ignore_disk_full(write), budget_left, doubts), nullcontext()
 
 
-OF_A_MODEL: Mapping[str, Any] = {"effect": 0.2, "rounds": 1, "budget": "45m"}
-"""How the question is asked that goes with a model: one verdict, also where the machine has much else to do."""
-
-
-def with_fetched_model(asked: options.ResearchOptions) -> options.ResearchOptions:
-    """Return what is asked, once a model called by its name is here (ModelFailed); its own question for none."""
-    model = fetch_named(asked.model_path, Home.locate().models, warn)
-    if model is None or asked.vary or (asked.topic or "").strip():
-        return asked
-    usual = {name: each.default for name, each in options.ResearchOptions.model_fields.items()}
-    own = {name: value for name, value in OF_A_MODEL.items() if getattr(asked, name) == usual[name]}
-    warn(f"nothing is asked, so that it is: {model.question}")
-    return asked.model_copy(update={"topic": model.question, **own})
-
-
 @takes_options(options.ResearchOptions)
 def research(
     asked: options.ResearchOptions,
@@ -340,7 +324,7 @@ def research(
         ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 4h --detach --sandbox docker
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
-    asked = with_fetched_model(asked)
+    asked = asked.with_fetched_model(warn)
     request = options.make_request(asked, warn)
     planner = options.require_planner(request, warn, ask=options.ask_on_terminal, asked=asked)
     if detach:

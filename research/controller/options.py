@@ -42,6 +42,7 @@ from research.installation.base_job import (
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
+from research.models.fetch import fetch_named
 from research.planners.context import Planner, field_specs, known_environments
 from research.planners.factory import BUILT_IN, make_planner, planner_names
 from research.planners.lexicon import find_environment, name_environments
@@ -68,6 +69,8 @@ Detach = Annotated[
 ]
 DEFAULT_BUDGET = "12m"
 LEAST_RUNS = 4
+OF_A_MODEL: Mapping[str, Any] = {"effect": 0.2, "rounds": 1, "budget": "45m"}
+"""How the question is asked that goes with a model: one verdict, also where the machine has much else to do."""
 _PACKAGED_PLANNERS = "".join(f", `{name}` (of a package)" for name in planner_names() if name not in BUILT_IN)
 _FLAGS = {"held": "--set", "shape": "--as", "model_path": "--model"}
 """Options that are not called as their field is."""
@@ -133,9 +136,10 @@ class StudyOptions(BaseModel):
         form={"enum": list(planner_names())},
     )] = "rules"  # fmt: skip
     planner_model: Annotated[str | None, *_option("Name of the language model that plans, for `--planner llm`.")] = None
-    budget: Annotated[str, *_option(
-        "Wall clock for the whole study: 90s, 10m, 2h, 1d.", form={"pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$"}
-    )] = DEFAULT_BUDGET  # fmt: skip
+    budget: Annotated[str | None, *_option(
+        "Wall clock for the whole study: 90s, 10m, 2h, 1d.", show_default=DEFAULT_BUDGET,
+        form={"default": DEFAULT_BUDGET, "pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$"},
+    )] = None  # fmt: skip
     max_runs: Annotated[int | None, *_option("Most training runs.", form={"minimum": LEAST_RUNS}, min=LEAST_RUNS)] = (
         None
     )
@@ -201,6 +205,16 @@ class ResearchOptions(PlannerOptions, StudyOptions):
     @property
     def planner_options(self) -> dict[str, Any]:
         return self.model_dump(include=set(PlannerOptions.model_fields), exclude_none=True)
+
+    def with_fetched_model(self, note: Note) -> Self:
+        """Return what is asked, once a model called by its name is here (ModelFailed); its own question for none."""
+        model = fetch_named(self.model_path, Home.locate().models, note)
+        if model is None or self.vary or (self.topic or "").strip() or self.env not in (None, WordsAndSums.name):
+            return self
+        own = {name: value for name, value in OF_A_MODEL.items() if getattr(self, name) is None}
+        said = " ".join(f"--{name} {value}" for name, value in own.items())
+        note(f"nobody asked a question; {model.name} has one of its own, which is studied {said}: {model.question}")
+        return self.model_copy(update={"topic": model.question, **own})
 
     def command(self) -> tuple[str, ...]:
         given = self.model_dump(mode="json", exclude_defaults=True)
@@ -293,7 +307,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
         load_environment(asked.env, asked.reward, Home.locate().prepare(), note)  # whose knobs are named
     comparison = RequestedComparison.parse(asked.vary, asked.held, base, models, shape, asked.mediator, asked.evaluate)
     resolve_topic(asked.topic, comparison)
-    seconds = parse_budget(asked.budget)
+    seconds = parse_budget(asked.budget or DEFAULT_BUDGET)
     if asked.max_runs is not None and asked.max_runs < LEAST_RUNS:
         raise BadInput(f"--max-runs: expected at least {LEAST_RUNS}; found {asked.max_runs}")
     fixed = {} if base is None else find_fixed_fields(base)
@@ -304,6 +318,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     pretrained = base is not None and isinstance(base.model, PathModel)
     if pretrained and asked.planner == RulesPlanner.name and not (comparison.environment or name_environments(topic)):
         comparison = replace(comparison, environment=WordsAndSums.name)
+        note(f"no environment is named; a pretrained model plays {WordsAndSums.name} ({WordsAndSums.title}) then")
     if base is not None and comparison.environment is not None and "environment" in fixed:
         base = base.model_copy(update={"environment": comparison.environment})
     base = base and fit_to_environment(base, find_environment(topic, comparison))

@@ -138,6 +138,7 @@ class FlowRunExecution:
             raise BadInput(f"expected the parameters of the deployment's form; found {describe(error)}") from error
         if (begun := _find_study(self.log, self.flow_run.id, options.study)) is not None:
             return self._resume(begun)  # after a retry what was asked for may not be there any more
+        options = options.with_fetched_model(_note)
         if (topic := options.topic) is not None:
             retry(lambda: self.flow_run.rename(topic), _note)
         request = make_request(options, _note)

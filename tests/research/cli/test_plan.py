@@ -80,6 +80,26 @@ def test_a_model_by_name_is_fetched_and_asked_its_own_question_where_nobody_asks
     assert "group_size" not in named["job"]
 
 
+@pytest.mark.usefixtures("fetchable")
+def test_a_question_that_nobody_asked_is_said_to_be_one_and_leaves_what_is_named_as_it_is(ajet: Ajet) -> None:
+    ended = ajet("study", "plan", "--model", STAND_IN.name, "--budget", "12m", "--effect", "0.3")
+    said = "ajet: nobody asked a question; stand-in has one of its own, which is studied --rounds 1: "
+    assert said + STAND_IN.question in ended.err.splitlines()
+    assert "the budget is 12 min" in ended.out
+    assert "0.3 is the smallest that matters" in ended.out
+    ended = ajet("study", "plan", "--model", STAND_IN.name, "--env", "arith")
+    assert (ended.code, "expected a topic, found nothing" in ended.err, "words" in ended.err) == (2, True, False)
+
+
+@pytest.mark.usefixtures("place")
+def test_an_environment_that_nobody_named_is_said(ajet: Ajet) -> None:
+    for asked in (["group size 4 vs 8"], ["--vary", "group_size=4,8"]):
+        said = "no environment is named; a pretrained model plays words (last words and one-digit sums) then"
+        assert said in ajet("study", "plan", *asked, "--model", "mine").err
+        named = [*asked, "--env", "words"] if asked[0] == "--vary" else [f"{asked[0]} on words"]
+        assert "no environment is named" not in ajet("study", "plan", *named, "--model", "mine").err
+
+
 def test_a_model_that_cannot_be_fetched_is_said_in_one_line_and_none_takes_its_place(
     ajet: Ajet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
