@@ -15,7 +15,8 @@ SmolLM2-135M (`ajet model fetch smollm2-135m`) or another, by a swarm server and
 
     shared   six examples as turns of the chat before each question, the same for all tasks; goal 30 times TRL's rate
     own      each task has six examples of its own, so that only its group shares a prompt; goal 7
-    tool     8 calls in a conversation, a new line after each; TRL plays it by `rollout_func`; goal 12
+    tool     8 calls in a conversation, a new line after each, which is a tool in words alone: no schema, no parsing of
+             calls; TRL plays it by `rollout_func`; goal 12
     lora     `shared` with LoRA 16 on all linear layers; goal 20
     bf16     `shared` with dtype bfloat16 (TRL: see below); goal 6
 
@@ -26,11 +27,12 @@ Ids are those that the model was fed in a step, padding included. CPU seconds ar
 
 TRL at its best (`rig.trl_training.BEST`; --tune times the alternatives on 16 episodes, and the result file has them):
 fp32 weights, sdpa, no gradient checkpointing, its own generation of a whole batch with a dynamic cache, and updates in
-micro-batches of a group (8), whose prompts are one, so that nearly nothing is padded. CPU seconds of a step of 8
-episodes, one try each on a loaded machine: 19.7 by eights, 26.8 by fours; a first step of 16 took 46 by sixteens, as it
-would by eights. Four fifths are the update, which no setting of generation touches. By arithmetic, not tried: 64 rows
-at once want more than 24 GB, and AdamW on weights in bfloat16 loses such small updates to rounding, so that in `bf16`
-TRL has its autocast over fp32 weights. Liger's kernels need a GPU.
+micro-batches of 8 rows. TRL shuffles the rows of a batch and pads them to its longest before it cuts it, so that no
+micro-batch is a group. CPU seconds of a step of 8 episodes, one try each on a loaded machine: 19.7 by eights, 26.8 by
+fours; a first step of 16 took 46 by sixteens. By arithmetic, not tried: by eights that would take as long; 64 rows at
+once want more than 24 GB; AdamW on weights in bfloat16 loses such small updates to rounding, so that in `bf16` TRL has
+its autocast over fp32 weights, where ajet has bfloat16 weights over fp32 masters. Liger's kernels need a GPU; vLLM,
+with which TRL can generate, was not tried.
 
 Tiny model
 ----------
@@ -51,7 +53,8 @@ one short answer; it reads the whole history of each play again every turn. Its 
 and checkpoints, on by default, are off; its tasks come in another order. Booting and importing is in no figure.
 
 Goals: at least 0.8 times TRL's steps per minute for `arith`, 1.2 for `guess`, whose model is so small that the server's
-own work is most of a step, and a reward per step whose difference has 0 in its 95 % interval over the seeds.
+own work is most of a step (until 2026-11-30 it was 2 for both, which were missed), and a reward per step whose
+difference has 0 in its 95 % interval over the seeds.
 
 With --json both parts stand in one file: running one, or one contest, keeps what is there of the rest, each with the
 commit and the day of its own measurement.
@@ -177,7 +180,7 @@ def real(arguments: argparse.Namespace) -> int:
         print(f"expected a model; {reason}")
         return 2
     model, around, missed = model_folder(arguments.model), circumstances(arguments), list[str]()
-    at = {name: around[name] for name in ("date", "commit", "quick")}
+    at = {name: around[name] for name in ("date", "commit", "quick", "machine")} | {"trl": version("trl")}
     figures = {"environments": {}, **around, **earlier("against_trl")}
     figures["note"] = f"A pretrained model: python benchmarks/against_trl.py --model {NAME} --json"
     before = figures.get("real model", {})

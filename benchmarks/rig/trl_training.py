@@ -230,7 +230,8 @@ def _run(folder: Path) -> Trained:
         peft_config=LoraConfig(task_type="CAUSAL_LM", **lora) if job.lora_rank else None,
     )
     clock.trainer = trainer
-    trainer.model.register_forward_pre_hook(trainer.count, with_kwargs=True)
+    called = trainer.model.get_base_model() if job.lora_rank else trainer.model  # an adapter's generation calls that
+    called.register_forward_pre_hook(trainer.count, with_kwargs=True)
     before = time.process_time()
     trainer.train()
     return Trained(tuple(clock.steps), time.process_time() - before)
