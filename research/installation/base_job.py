@@ -227,7 +227,7 @@ def describe_unusual_rate(job: Job) -> str | None:
     if not job.learning_rate or usual / _FAR <= job.learning_rate <= usual * _FAR:
         return None
     what = describe_trained_weights(job)
-    return f"learning_rate {job.learning_rate:g} is far from {usual:g}, which is usual for {what} (docs/models.md)"
+    return f"learning_rate {job.learning_rate:g} is far from {usual:g}, which is usual for {what} (docs/real-models.md)"
 
 
 def describe_trained_weights(job: Job) -> str:
