@@ -1,9 +1,7 @@
 """The job: everything that decides what a swarm server trains, as one frozen, validated value.
 
-Two jobs with equal fields describe the same training; nothing else (environment variables, client flags)
-changes what is learned. A field that a study may vary carries a `Tunable`: the words it is known by in the
-field and the values worth trying. `ajet job explain` prints this file's descriptions. How a field is added is in
-`swarm.canonical`.
+Two jobs with equal fields describe the same training; nothing else (environment variables, client flags) changes what
+is learned. How a field is added is in `swarm.canonical`; `ajet job explain` prints this file's descriptions.
 """
 
 from __future__ import annotations
@@ -17,17 +15,14 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import AfterValidator, Field, FiniteFloat, ValidationInfo, model_serializer, model_validator
 
 from swarm.canonical import Canonical, is_record
-from swarm.verl_config import VerlFields, training_fields
+from swarm.verl_config import SPREAD, VerlFields
 
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    """Marks a job field that a study may vary.
-
-    `synonyms` are how people name it in a topic (lower case). `ladder` holds sensible values in ascending
-    order (for a switch: False, True; for a choice of words: the plainest first, then the one to compare it with). The
-    default is one of them, and a design without explicit values compares it, or a rung near it, with another one.
-    """
+    """Marks a job field that a study may vary. `synonyms` are how people name it in a topic (lower case). `ladder` has
+    sensible values in ascending order (for a choice of words: the plainest first, then the one to compare it with). The
+    default is one of them, and a design without explicit values compares it, or a rung near it, with another one."""
 
     synonyms: tuple[str, ...]
     ladder: tuple[Any, ...]
@@ -532,6 +527,11 @@ class Job(Canonical):
         """Groups in one batch."""
         return self.episodes_per_step // self.group_size
 
+    @property
+    def verl_fields(self) -> VerlFields:
+        """`verl`, or its defaults where that says nothing."""
+        return self.verl or VerlFields()
+
     def trains(self, agent: str) -> bool:
         """Return whether calls of an agent of this name, "" where it says none, are trained."""
         return not self.train_agents or agent in self.train_agents
@@ -557,13 +557,11 @@ class Job(Canonical):
         return self._without(_APART) == other._without(_APART)
 
     def continues(self, other: Job) -> bool:
-        """Return whether a training that `other` began goes on under this job as if this one had begun it.
-
-        What may differ: `steps`, unless the learning rate's schedule runs over them, and what no step depends on
-        (checkpoints, timeouts, memory, the processes and nodes that it is spread over).
-        """
+        """Return whether a training that `other` began goes on under this job: `steps` may differ, unless the learning
+        rate's schedule runs over them, and what no step depends on (checkpoints, timeouts, memory, processes)."""
         may = _APART | _MAY_CHANGE | {"verl"} | ({"steps"} if self.lr_schedule == "constant" else set())
-        return self._without(may) == other._without(may) and training_fields(self.verl) == training_fields(other.verl)
+        mine, theirs = (job.verl_fields.model_dump(exclude=SPREAD) for job in (self, other))
+        return self._without(may) == other._without(may) and mine == theirs
 
     def differences(self, other: Job) -> tuple[str, ...]:
         """Return in words where this job is not `other`, field by field."""

@@ -1,16 +1,9 @@
 """Model folders without torch: the card of an exported one, what a check measured, whether one is whole, and its hash.
 
-A card says which training the model came out of and says nothing that nobody measured; without an evaluation of the
-very weights it says that there is none (`swarm.server.model_export` gathers it). A check's figures were measured on
-this machine under the `conditions` beside them (`swarm.backends.local.model_check`); nothing is estimated.
-
-A folder that cannot be a model is refused in one line; names of a hub are told as such, for models are read from
-folders alone. Nothing heavy is imported, and of weights only where each file says that it ends is read. Whether a model
-can be served is found by `swarm.backends.local.loading`.
-
-The hash is sha256 over names and contents, in the order of names, of the files that decide what is computed (config,
-weights, tokenizer, template). Hashes are remembered in a file: one is read again only when its size or time of change
-differs.
+A card says which training the model came out of and nothing that nobody measured; a check's figures were measured on
+this machine under the `conditions` beside them. A folder that cannot be a model is refused in one line. The hash is
+sha256 over names and contents of the files that decide what is computed (config, weights, tokenizer, template); hashes
+are remembered in a file: one is read again only when its size or time of change differs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """A job's fields for the verl backend, and the names that verl has.
 
-The names of advantage estimators, policy losses and rollout corrections are exactly those of verl 0.9.1 (a test in its
-environment compares them with its registries), known without it. A name that this backend cannot compute says what it
-needs and which one to take; a field of the job that a name leaves without a meaning is refused. What other backends
-heed too (learning rate, clip, batch, dtype, ...) stands in the job itself.
+The names of advantage estimators, policy losses and rollout corrections are exactly those of verl 0.9.1, known without
+it. A name that this backend cannot compute says which one to take; a field of the job that a name leaves without a
+meaning is refused.
 """
 
 from __future__ import annotations
@@ -104,9 +103,7 @@ _TABLES: Final[Mapping[str, Mapping[str, Estimator | PolicyLoss | Correction]]] 
     "policy_loss": POLICY_LOSSES,
     "rollout_correction": CORRECTIONS,
 }
-
-
-_SPREAD = {"address", "trainers", "replicas", "tensor_parallel", "gpu_memory", "colocated"}
+SPREAD: Final = {"address", "trainers", "replicas", "tensor_parallel", "gpu_memory", "colocated"}
 """Fields that say where a training is computed, with any of which it may go on: no step depends on them."""
 
 
@@ -150,18 +147,6 @@ class VerlFields(Canonical):
     """verl's own preset of off-policy weights and rejections by its name, such as decoupled_seq_is or
     bypass_ppo_clip (docs/cluster.md), computed by verl's function. It stands for the job's
     `rollout_correction`. Default None: the job's."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_critic(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping) or "critic" not in data:
-            return data
-        if data["critic"] is not None:
-            raise ValueError(
-                "verl.critic: this backend has no critic, only baselines of the group: leave it out, and take a "
-                "verl.advantage_estimator such as rloo or grpo"
-            )
-        return {name: value for name, value in data.items() if name != "critic"}
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
@@ -232,7 +217,3 @@ class VerlFields(Canonical):
     def placed(self) -> str:
         apart = f"{self.trainers} trainers, {self.replicas} replicas of {self.tensor_parallel}"
         return f"{apart}, one of each on a device in turns" if self.colocated else apart
-
-
-def training_fields(fields: VerlFields | None) -> dict[str, Any]:
-    return (fields or VerlFields()).model_dump(exclude=_SPREAD)

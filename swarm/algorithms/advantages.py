@@ -1,19 +1,11 @@
 """Advantages: from rewards of episodes, or of single calls, to one number per token.
 
-Pure functions of floats. Groups whose rewards are all equal, and groups of one, have advantage exactly 0 wherever it is
-a comparison within the group. Episodes of weight 0 must be removed before; other weights
-change neither baselines nor deviations.
+Pure functions of floats, by the formulas of docs/algorithms.md. Groups whose rewards are all equal, and groups of one,
+have advantage exactly 0 wherever it is a comparison within the group; so has an agent in only one episode. Episodes of
+weight 0 must be removed before; other weights change neither baselines nor deviations.
 
-Where an episode's calls differ in reward, each agent a is compared with itself in the group's other episodes. With m_ia
-the mean reward of a's calls C_ia in episode i, over the n_a episodes where a made a trained call: M_a = mean of m_ia,
-V_a = sum over i of (mean over C_ia of (r_ic - M_a)^2) / (n_a - 1), and
-
-    grpo, gspo     (r_ic - M_a) / (sqrt(V_a) + 1e-6); with `normalize_advantage` off, and dr_grpo: r_ic - M_a
-    rloo           r_ic - mean of m_ja over the others
-    reinforce_pp   whitened r_ic;  reinforce_pp_baseline: whitened r_ic - M_a
-
-An agent in only one episode gets 0. This is the outcome formula with calls (DeepSeekMath, arXiv 2402.03300, 4.1.2); an
-episode counts once however many calls it has. With equal calls it gives exactly the episode's advantages.
+Where calls differ in reward, each agent is compared with itself in the group's other episodes; an episode counts once
+however many calls it has, and with equal calls the result is exactly the episode's advantages.
 """
 
 from __future__ import annotations
@@ -67,17 +59,16 @@ def leave_one_out(rewards: Sequence[float], groups: Sequence[str]) -> list[float
 def _subtract_baseline(
     rewards: Sequence[float], groups: Sequence[str], baseline: Callable[[Sequence[float]], tuple[float, float]]
 ) -> list[float]:
-    baselines = {
-        group: (own[0], 1.0) if min(own) == max(own) else baseline(own)
-        for group, own in _rewards_by_group(rewards, groups).items()
-    }
+    members: defaultdict[str, list[float]] = defaultdict(list)
+    for reward, group in zip(rewards, groups, strict=True):
+        members[group].append(reward)
+    baselines = {group: (own[0], 1.0) if min(own) == max(own) else baseline(own) for group, own in members.items()}
     return [(reward - baselines[group][0]) / baselines[group][1] for reward, group in zip(rewards, groups, strict=True)]
 
 
 def whiten(values: Sequence[float], tokens: Sequence[int]) -> list[float]:
-    """Return values less their mean over their standard deviation, both over the *tokens* of the whole batch.
-    REINFORCE++, arXiv 2501.03262 (global advantage normalisation): an episode counts n_i times; the variance is the
-    sample's, with 1e-8 added. All 0 where all tokens have the same value."""
+    """Return values less their mean over their standard deviation, both over the *tokens* of the whole batch
+    (REINFORCE++, arXiv 2501.03262); the variance is the sample's, with 1e-8 added. All 0 where all are the same."""
     if len({value for value, count in zip(values, tokens, strict=True) if count}) <= 1:
         return [0.0] * len(values)
     total = sum(tokens)
@@ -85,17 +76,6 @@ def whiten(values: Sequence[float], tokens: Sequence[int]) -> list[float]:
     squares = math.fsum(count * (value - mean) ** 2 for value, count in zip(values, tokens, strict=True))
     deviation = math.sqrt(squares / (total - 1) + _VARIANCE_EPSILON)
     return [(value - mean) / deviation for value in values]
-
-
-def constant_groups(rewards: Sequence[float], groups: Sequence[str]) -> int:
-    return sum(min(own) == max(own) for own in _rewards_by_group(rewards, groups).values())
-
-
-def _rewards_by_group(rewards: Sequence[float], groups: Sequence[str]) -> dict[str, list[float]]:
-    members: defaultdict[str, list[float]] = defaultdict(list)
-    for reward, group in zip(rewards, groups, strict=True):
-        members[group].append(reward)
-    return members
 
 
 _WHOLE = -1
@@ -107,9 +87,8 @@ _ByCall = dict[int, float]
 def call_advantages(
     job: Job, episodes: Sequence[TrainEpisode], tokens: Sequence[Mapping[int, int]]
 ) -> tuple[list[float], dict[int, Mapping[int, float]]]:
-    """Return each episode's advantage, and by the numbers of those whose calls differ in it: that of each call.
-    `tokens` are each episode's sampled tokens by call. An episode's advantage is then the mean over its tokens, or the
-    plain one over its calls where there are none."""
+    """Return each episode's advantage, and by the numbers of those whose calls differ in it: that of each call; theirs
+    is the mean over their tokens, or over calls where there are none. `tokens`: each episode's, by call."""
     groups = [episode.group for episode in episodes]
     rewards = [episode_reward(episode) for episode in episodes]
     plain = advantages(job, rewards, groups, [sum(counts.values()) for counts in tokens])

@@ -1,11 +1,8 @@
 """One training step, from a batch to new weights, over whatever computes log-probs and gradients.
 
-Rows and advantages, then the log-probs that the loss compares with, then `epochs` passes in `minibatches` optimiser
-steps, then the metrics. Each step is normalised over its own minibatch of whole episodes, however a backend cuts it;
-weight 0 changes nothing. A failed update, such as one with a loss or gradient that is not finite, is a BackendError
-and leaves weights, optimiser, order and version as they were.
-
-A backend implements the abstract methods of `PolicyLearner`; their names are private, as only an update calls them.
+Each optimiser step is normalised over its own minibatch of whole episodes, however a backend cuts it; weight 0 changes
+nothing. A failed update, such as one with a loss or gradient that is not finite, is a BackendError and leaves weights,
+optimiser, order and version as they were. A backend implements the abstract methods of `PolicyLearner`.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from torch import Tensor
 
 from swarm.algorithms.advantages import call_advantages
 from swarm.algorithms.losses import MismatchGuard, minibatches, token_weights
-from swarm.algorithms.objective import Objective, UpdateCost, UpdateSums, batch_metrics
+from swarm.algorithms.objective import Objective, UpdateCost, UpdateSums, advantage_metrics
 from swarm.algorithms.rows import Row, flatten_tokens, tokens_by_call, train_rows
 from swarm.backends.protocols import Batch, NotFinite, TrainEpisode
 from swarm.job import Job
@@ -128,7 +125,7 @@ class PolicyLearner(ABC):
         update.sums.add(grad_norm=torch.tensor(update.norms, dtype=torch.float64).sum())
         return {
             **update.sums.metrics(),
-            **batch_metrics(batch, update.advantages),
+            **advantage_metrics(update.advantages),
             **update.cost.metrics(),
             **update.metrics,
             "actor/lr": update.step_size,

@@ -1,17 +1,12 @@
 """Loss terms, off-policy weights and token weights of sampled tokens, and how far learner and engine disagree on them.
 
 Functions of flat tensors of M sampled tokens (V the vocabulary), with no padding and no mask. Three policies: *present*
-(differentiated), *proximal* (the weights the update begins with), *rollout* (sampled). The clip bounds r, the ratio of
-present to proximal; the off-policy weight corrects proximal to rollout. Keeping them apart is decoupled PPO (Hilton,
-Cobbe and Schulman, arXiv 2110.00641).
-
-A loss is the sum over tokens of weight times term, however tokens are spread over rows and micro-batches. Only ratios
-of the episodes' weights count; one of weight 0 changes nothing, not even a denominator.
+(differentiated), *proximal* (the weights the update begins with), *rollout* (sampled). The clip bounds the ratio of
+present to proximal; the off-policy weight corrects proximal to rollout (decoupled PPO, arXiv 2110.00641). A loss is the
+sum over tokens of weight times term, however tokens are spread over rows and micro-batches.
 
 Of the disagreement names and definitions are verl's (0.9.1): p is a token's probability under the weights the update
-begins with, q what it was sampled with, w the off-policy weight. Memory is a few numbers; every value is finite, 0
-without tokens (log-probs below -100 count as -100). An update with too few tokens of its own weights neither adds to
-the guard's count nor resets it; a checkpoint saves the count.
+begins with, q what it was sampled with, w the off-policy weight. Every value is finite, 0 without tokens.
 """
 
 from __future__ import annotations
@@ -61,8 +56,7 @@ def token_log_ratio(present: Tensor, proximal: Tensor) -> Tensor:
 
 def sequence_log_ratio(present: Tensor, mean: Tensor) -> Tensor:
     """Return log s_t (M,), with s_t = sg[s] x pi_t / sg[pi_t]: GSPO, arXiv 2507.18071, equation 14 (GSPO-token). mean
-    (M,): log s, the mean log ratio of all tokens of the token's episode (equation 7), without gradient. Every token of
-    an episode has the same value, and its own gradient."""
+    (M,): log s, the mean log ratio of all tokens of the token's episode (equation 7), without gradient."""
     return (mean + present - present.detach()).clamp(max=_SEQUENCE_BOUND)
 
 
@@ -93,9 +87,8 @@ def ppo_surrogate(
 
 
 def divergence(present: Tensor, reference: Tensor, estimator: Literal["k1", "k2", "k3"]) -> Tensor:
-    """Return an estimate (M,) of KL(present || reference) at the sampled tokens, from their log-probs (M,). Schulman,
-    "Approximating KL divergence" (2020); with d = log present - log reference: k1 = d, k2 = d^2 / 2, k3 = exp(-d) + d -
-    1 (also GRPO, arXiv 2402.03300, equation 4). In k3 d is held within +-20."""
+    """Return an estimate (M,) of KL(present || reference) at the sampled tokens, from their log-probs (M,): Schulman,
+    "Approximating KL divergence" (2020); k3 is also GRPO's, arXiv 2402.03300, equation 4."""
     gap = present - reference
     match estimator:
         case "k1":
@@ -121,13 +114,9 @@ def correction_weights(ratio: Tensor, correction: Correction, cap: float) -> Ten
 
 
 def token_weights(job: Job, counts: Sequence[int], weights: Sequence[float]) -> list[float]:
-    """Return the weight of one sampled token of each episode, given its number of tokens n_i and its own weight w_i.
-
-    `dr_grpo` (arXiv 2503.20783, listing 1): w_i / (sum of w x max_context), whatever n_i is. Else by the job's
-    `loss_weighting`: `episode` (GRPO, arXiv 2402.03300, equation 3): w_i / (sum of w x n_i); `token` (DAPO, arXiv
-    2503.14476, equation 12): w_i / (sum of w x n). By the first two an episode without tokens still counts in the
-    denominator.
-    """
+    """Return the weight of one sampled token of each episode, by its number of tokens n_i and its own weight w_i.
+    `dr_grpo` (arXiv 2503.20783, listing 1): w_i / (sum of w x max_context). Else by `loss_weighting`: `episode` (arXiv
+    2402.03300, equation 3): w_i / (sum of w x n_i); `token` (arXiv 2503.14476, equation 12): w_i / (sum of w x n)."""
     constant = job.algorithm == "dr_grpo"
     by_token = job.loss_weighting == "token" and not constant
     sizes = [weight * (count if by_token else 1) for count, weight in zip(counts, weights, strict=True)]

@@ -1,14 +1,10 @@
 """A micro-batch's contribution to the loss, and the metrics of one update.
 
-Three policies occur: the *present* one (differentiated), the *rollout* one (sampled), and the *proximal* one (the
-weights the update began with), against which the clip compares. A loss is a sum over tokens, so micro-batches add up
-whatever the layout; `docs/algorithms.md` defines each formula and metric once.
-
-`actor/pg_loss`, `actor/entropy`, `actor/kl_loss` are weighted as the loss is and averaged over optimiser steps;
-`actor/ppo_kl`, `actor/pg_clipfrac*` are means over all steps' tokens; all else counts each token once and compares with
-the weights the update began with (without separate log-probs: the first step's tokens only). Every value is finite.
-`timing_s/*` do not overlap. `tokens/trained` counts each sampled token once, `tokens/forward` every id of a forward
-with backward.
+A loss is a sum over tokens, so micro-batches add up whatever the layout; `docs/algorithms.md` defines each formula and
+metric once. `actor/pg_loss`, `actor/entropy`, `actor/kl_loss` are weighted as the loss is and averaged over optimiser
+steps; `actor/ppo_kl`, `actor/pg_clipfrac*` are means over all steps' tokens; all else counts each token once and
+compares with the weights the update began with (without separate log-probs: the first step's tokens only). Every value
+is finite, and `timing_s/*` do not overlap.
 """
 
 from __future__ import annotations
@@ -23,10 +19,8 @@ import torch
 from torch import Tensor
 
 from swarm.algorithms import losses
-from swarm.algorithms.advantages import constant_groups
 from swarm.algorithms.losses import LOG_RATIO_BOUND, PolicyDifference, Surrogate, correction_weights
 from swarm.algorithms.rows import Tokens
-from swarm.backends.protocols import Batch
 from swarm.job import Job
 
 
@@ -96,18 +90,12 @@ class UpdateSums:
         }
 
 
-def batch_metrics(batch: Batch, advantages: Sequence[float]) -> Mapping[str, float]:
-    """Return what describes the batch itself: advantages over episodes, constant groups; 0 where it is empty."""
-    found = [
-        (reward, episode.group)
-        for episode in batch.episodes
-        for reward in [each.reward for each in episode.call_rewards] or [episode.reward]
-    ]
+def advantage_metrics(advantages: Sequence[float]) -> Mapping[str, float]:
+    """Return what describes a batch's advantages, over episodes; 0 where it is empty."""
     return {
         "critic/advantages/mean": math.fsum(advantages) / max(1, len(advantages)),
         "critic/advantages/max": float(max(advantages, default=0)),
         "critic/advantages/min": float(min(advantages, default=0)),
-        "batch/constant_groups": float(constant_groups([reward for reward, _ in found], [group for _, group in found])),
     }
 
 
@@ -146,14 +134,12 @@ class Objective:
 
     def needs_proximal(self, *, stale: bool) -> bool:
         """Whether an update must begin with a pass that computes `Tokens.proximal`; `stale`: it has older tokens. A
-        single optimiser step has it for nothing, and where every token is of the update's own version the engine's
-        log-probs are of the same weights."""
+        single optimiser step has it for nothing, and without older tokens it is what the engine computed."""
         return self._several and not self._off and stale
 
     @property
     def needs_sequences(self) -> bool:
-        """Whether a minibatch of several micro-batches must begin with a pass that fills `Tokens.sequence`. In a single
-        optimiser step the present policy is the proximal one, and every sequence's ratio is 1."""
+        """Whether a minibatch of several micro-batches must begin with a pass that fills `Tokens.sequence`."""
         return self._sequences and (self._several or self._off)
 
     def sequences(self, parts: Sequence[tuple[Tensor, Tokens]]) -> list[Tensor]:
@@ -164,9 +150,8 @@ class Objective:
 
     def loss(self, every: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums) -> Tensor:
         """Return the share () of M tokens in the loss of their minibatch. every (M, V): log-probs under the present
-        weights, at the job's temperature, with gradient. reference (M,): of the sampled tokens under the frozen
-        reference; None where the job has no KL. Where `Tokens.sequence` is needed and missing, all tokens of each
-        episode must be among these."""
+        weights, with gradient. reference (M,): of the sampled tokens; None where the job has no KL. Where
+        `Tokens.sequence` is needed and missing, all tokens of each episode must be among these."""
         present = every.gather(-1, tokens.targets[:, None])[:, 0]
         with torch.set_grad_enabled(self._job.entropy_coef > 0 and torch.is_grad_enabled()):
             entropy = losses.entropy(every)

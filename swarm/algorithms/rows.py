@@ -46,14 +46,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
-    """The M sampled tokens of some rows, row by row; every tensor is (M,).
-
-    targets: their ids; rollout, versions: log-probs and policy versions when they were sampled; proximal: log-probs
-    under the weights the update began with, None where nobody computed them; advantages, weights: their episode's
-    advantage, and their own part in the loss; episodes: their episode's number in the batch; sequence: the mean log
-    ratio of all tokens of their episode, where a loss needs it and their episode is spread over several micro-batches;
-    correction, kept: off-policy factors, and which tokens they did not reject (bool), where these were computed apart.
-    """
+    """The M sampled tokens of some rows, row by row; every tensor is (M,). targets: their ids; rollout, versions:
+    log-probs and policy versions when they were sampled; proximal: log-probs under the weights the update began with;
+    weights: their part in the loss; episodes: their episode's number in the batch; sequence: the mean log ratio of all
+    tokens of their episode, where that is spread over several micro-batches; correction, kept: off-policy factors, and
+    which tokens they did not reject (bool), where these were computed apart."""
 
     targets: Tensor
     rollout: Tensor

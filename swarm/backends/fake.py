@@ -1,9 +1,7 @@
 """A scripted backend for tests.
 
-It keeps the whole contract of `Backend` (byte-level ids, log-probs, versions, checkpoints as files, the strict
-barrier between generation and update where the job wants one) but learns nothing. The script that answers is a plain
-function of the prompt's text and a random stream; faults are asked for by name. Tools and calls are written as Hermes
-models do, so that `swarm.rendering.tagged` reads them back; a history only ever grows.
+It keeps the whole contract of `Backend` but learns nothing. The script that answers is a plain function of the prompt's
+text and a random stream; faults are asked for by name. Tools and calls are written as Hermes models do.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import shutil
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from swarm.backends.protocols import Batch, Chunk, Finish, GenerationRequest, RequestLost
 from swarm.job import Job
@@ -48,10 +47,8 @@ def format_message(message: Message) -> str:
 
 EOS_ID = 256
 EOS_TEXT = "<|end|>"
-
 HELD_S = 60.0
 """Seconds after which a held update gives up, so that a test that failed ends."""
-
 Script = Callable[[str, random.Random], str]
 """Answers a prompt's text; must draw all its randomness from the given stream."""
 
@@ -163,9 +160,8 @@ def fake_top(token: int, count: int) -> tuple[tuple[int, float], ...]:
 
 class FakeLearner:
     """Counts versions and keeps the batches it was given; `fail_next` breaks the next update with that reason. `hold()`
-    makes updates wait before they do anything, until `release()`; `learning` tells that one waits. With `overlaps`,
-    generations may run meanwhile. `trained` is what its weights hold, and goes into its checkpoints: of each update the
-    step, and of each episode in it the id and the number of sampled tokens."""
+    makes updates wait until `release()`; `learning` tells that one waits. With `overlaps`, generations may run
+    meanwhile. `trained` has of each update the step, and of each episode in it the id and the number of tokens."""
 
     def __init__(self, engine: FakeEngine, *, overlaps: bool = False) -> None:
         self._engine = engine
@@ -221,12 +217,13 @@ class FakeBackend:
     """All parts together; `die(reason)` is what the watchdog must see."""
 
     model_name = "fake"
+    provenance: Mapping[str, str] = MappingProxyType({})
+    probs_tolerance: float | None = None
 
     def __init__(self, job: Job, *, script: Script = number_script, chunk_size: int = 8) -> None:
         self.renderer = FakeRenderer()
         self.engine = FakeEngine(self.renderer, job.seed, script, chunk_size)
         self.learner = FakeLearner(self.engine, overlaps=job.max_staleness > 0)
-        self.started = False
         self.stopped = False
         self._failure: str | None = None
 
@@ -234,18 +231,10 @@ class FakeBackend:
         self.engine.version = self.learner.version
 
     async def start(self) -> None:
-        self.started = True
+        """Have nothing to load."""
 
     async def stop(self) -> None:
         self.stopped = True
-
-    @property
-    def provenance(self) -> Mapping[str, str]:
-        return {}
-
-    @property
-    def probs_tolerance(self) -> float | None:
-        return None
 
     def weights(self) -> str | None:
         return hashlib.sha256().hexdigest()

@@ -1,12 +1,8 @@
 """The seam between a swarm server and whatever generates and learns.
 
-A backend owns one policy. Its engine turns prompt ids into sampled ids with the log-prob of each under the
-very distribution it was sampled from; its learner turns a batch of finished episodes into a new policy
-version. The server owns everything else: HTTP, leases, capture, batches, the order of rollout and update.
-
-With a job's `max_staleness` of 0 the server promises the learner a strict barrier: no generation runs during `update`,
-`save` or `load`. With 1 and more generation goes on during `update` and `save`, and it is the backend's own part to
-keep the two apart where they touch.
+A backend owns one policy; the server owns HTTP, leases, capture, batches, the order of rollout and update. With a job's
+`max_staleness` of 0 no generation runs during `update`, `save` or `load`. With 1 and more generation goes on during
+`update` and `save`, and it is the backend's own part to keep the two apart where they touch.
 """
 
 from __future__ import annotations
@@ -41,13 +37,10 @@ class RequestLost(BackendError):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to sample one completion. `temperature` 0 is greedy. `stop_ids` end it and belong to it.
-
-    top_logprobs: how many of the likeliest ids to report at each place. grammar: a Lark grammar, as llguidance
-    reads it, that the text must follow; only an engine that is `guided` takes one. A rule of it that is nothing but
-    the text of a special token means that token. Log-probs are then those of the distribution over what the grammar
-    allows, which no learner computes again: a guided call is not for training.
-    """
+    """How to sample one completion. `temperature` 0 is greedy. `stop_ids` end it and belong to it. top_logprobs: number
+    of the likeliest ids to report at each place. grammar: a Lark grammar, as llguidance reads it, that the text must
+    follow, for an engine that is `guided`; a rule that is nothing but the text of a special token means that token.
+    Log-probs are over what the grammar allows, which no learner computes again: a guided call is not for training."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -73,13 +66,9 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The next sampled ids, with the log-prob of each and the policy version; `finish` is set on the last.
-
-    `logprobs[i]` is the natural log-prob of `ids[i]` under the sampling distribution at the request's
-    temperature (at temperature 0: under the model's own, temperature 1). All of a chunk is of one version: what other
-    weights went on with is in chunks of its own. `top[i]`, where asked for, holds the
-    likeliest ids at that place with their log-probs under the same distribution, likeliest first.
-    """
+    """The next sampled ids, all of one policy version; `finish` is set on the last. `logprobs[i]` is the log-prob of
+    `ids[i]` under the sampling distribution (at temperature 0: the model's own, temperature 1). `top[i]`, where asked
+    for, holds the likeliest ids at that place with their log-probs, likeliest first."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]

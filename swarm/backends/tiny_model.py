@@ -1,12 +1,9 @@
 """Tiny Llama models made from a seed, with tokenizer and warm start, cached by hash.
 
-The folder is in Hugging Face's format, whole or absent; the same spec, environment and code version name the same
-folder, and processes that ask at once make it once. On one machine the weights come out the same bit for bit.
-
-The vocabulary is fixed: whole numbers up to `LARGEST_NUMBER` and the environment's words are one token each, all else
-falls back to UTF-8 bytes. Embeddings of numbers start as sines and cosines (Fourier features, arXiv 2406.03445), so
-that small models generalise sums instead of learning them by heart. The warm start imitates the environment's mediocre
-scripted player on the train split alone, with the loss on the assistant's tokens.
+The folder is in Hugging Face's format, whole or absent; on one machine the weights come out the same bit for bit.
+Whole numbers up to `LARGEST_NUMBER` and the environment's words are one token each, all else falls back to UTF-8 bytes.
+Embeddings of numbers start as sines and cosines (Fourier features, arXiv 2406.03445), so that small models generalise
+sums. The warm start imitates the environment's mediocre scripted player on the train split alone.
 """
 
 from __future__ import annotations
@@ -96,11 +93,8 @@ CHAT_TEMPLATE = (
     "{% else %}{{ call['function']['arguments'] | tojson }}{% endif %}}\n</tool_call>{% endfor %}"
     "<|im_end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""ChatML without the newline between messages: what follows a served answer begins at a special token.
-
-Tools and calls are written as Hermes does, in the fewest words, for these are bytes to the model. Without tools, whose
-marks are plain text, it says what it said before it knew them, and vocabulary and weights are as they were.
-"""
+"""ChatML without the newline between messages: what follows a served answer begins at a special token. Tools and calls
+are written as Hermes does, in the fewest words, for these are bytes to the model."""
 
 
 def build_tokenizer(
@@ -135,8 +129,7 @@ def build_tokenizer(
 
 
 class _Muon:
-    """Muon with Nesterov momentum (github.com/KellerJordan/Muon), as torch has it but in fp32, since a CPU's bfloat16
-    is slow, and for all matrices of a shape at once."""
+    """Muon with Nesterov momentum (github.com/KellerJordan/Muon) in fp32, for all matrices of a shape at once."""
 
     def __init__(self, matrices: Sequence[torch.nn.Parameter]) -> None:
         self._shapes: dict[tuple[int, int], list[torch.nn.Parameter]] = {}
@@ -258,13 +251,8 @@ def said_by_assistant(tokenizer: transformers.PreTrainedTokenizerFast, ids: list
 
 
 _VERSION = 4
-"""Raise it when a change of code (player, tokenizer, recipe) gives other weights for the same spec. Where there is a
-folder of one of `_EARLIER` it goes on being used: the later runs of a study begin with the weights of its first ones.
-
-A change of the template alone does not: a folder that an earlier version made goes on being used with its own template
-(the first one knew no tools), so that interrupted trainings and studies see no other prompts. Delete it for another.
-"""
-
+"""Raise it when a change of code (player, tokenizer, recipe) gives other weights for the same spec, not for another
+template alone. A folder of one of `_EARLIER` goes on being used: later runs of a study begin as its first ones did."""
 _EARLIER = (3,)
 _VOCABULARY_PLAYS = 200
 _BETWEEN_MARKS = re.compile("|".join(map(re.escape, (START, END))))

@@ -4,15 +4,10 @@
 
 Two phases end a team: every server writes down that its episode may end (prepare), then the decider is committed, which
 decides the team, then the others. If the client dies the servers find the decision themselves (`swarm.rollout.teams`)
-or another client calls `settle`. Evaluation episodes decide nothing and are ended last.
-
-The leader's server chooses the task; the others begin it by name. A leader whose job is finished hands the lead on and
-plays on in evaluation episodes. What a leader hands out ahead of the others waits, and is withdrawn when a play was
-lost, or after WITHDRAW_S.
+or another client calls `settle`. The leader's server chooses the task; the others begin it by name.
 
 An answer that is no reward for each role, or a member whose model was never called, ends the rollout. What may pass
-(exception, timeout, NaN, lost lease) aborts that team's episodes, is counted and played again; in an evaluation a
-failure of the agent counts as not solved.
+(exception, timeout, NaN, lost lease) aborts that team's episodes, is counted and played again.
 """
 
 from __future__ import annotations
@@ -87,13 +82,10 @@ class TeamSummary:
 
 
 class Team:
-    """One play of a task by several members: `team["speaker"]` is the episode of that role, `team.task` the task.
-
-    An episode has `base_url`, `api_key` and `model` for any OpenAI-compatible code, and `chat` for none. The first
-    one, or the one named `decider`, decides for all: let it be of the server that is the least likely to go away, as
-    the team is aborted where that is gone for longer than its `lease_ttl_s` between the phases. `patience_s`: how long
-    a server that does not answer is waited for, in each phase.
-    """
+    """One play of a task by several members: `team["speaker"]` is the episode of that role, `team.task` the task. The
+    first one, or the one named `decider`, decides for all: let it be of the server that is the least likely to go away,
+    as the team is aborted where that is gone for longer than its `lease_ttl_s` between the phases. `patience_s`: how
+    long a server that does not answer is waited for, in each phase."""
 
     def __init__(
         self, episodes: Mapping[str, Episode[Any]], *, decider: str | None = None, patience_s: float = RETRY_TIMEOUT_S
@@ -134,12 +126,10 @@ class Team:
                 raise failure
 
     async def end(self, rewards: Mapping[str, Result]) -> Mapping[str, Ack]:
-        """End all episodes with their rewards, or none; return what each server says, by role.
-
-        An answer `prepared` belongs to a server that went away after the team was decided: its episode is ended as soon
-        as it is back and asks, or is told by `settle`. Raises TeamAborted when one of them could not be ended (all are
-        aborted then), InvalidRequest for rewards that do not fit, with all episodes still open, and Unreachable when
-        the decider's server went away at the very moment of the decision: `settle` finds out which way it went.
+        """End all episodes with their rewards, or none; return what each server says, by role: `prepared` belongs to
+        one that went away after the team was decided, and ends its episode once it is back. Raises TeamAborted when one
+        could not be ended (all are aborted then), InvalidRequest for rewards that do not fit, with all episodes still
+        open, and Unreachable when the decider's server went away as it decided: `settle` finds out which way it went.
         """
         if rewards.keys() != self.episodes.keys():
             raise errors.InvalidRequest(
@@ -164,9 +154,8 @@ class Team:
         return decided | await self._end_evaluations(ends)
 
     async def abort(self, reason: str = "", *, failed: bool = False) -> Mapping[str, Ack]:
-        """Give all episodes up, as the agent `failed` or for another reason. Returns what each server says, by role
-        (`open` for one that does not answer). A team that was decided by then is ended all the same; where nobody
-        knows, the others are left as they are."""
+        """Give all episodes up; return what each server says, by role (`open` for one that does not answer). A team
+        that was decided by then is ended all the same; where nobody knows, the others are left as they are."""
         if not self._deciding:
             return await self._pass_on(ended=False, reason=reason, failed=failed)
         first = await self._tell(self.decider, ended=False, reason=reason)
@@ -246,18 +235,13 @@ class Team:
         timeout_s: float = EPISODE_TIMEOUT_S,
         decider: str | None = None,
     ) -> TeamSummary:
-        """Let `play` play the tasks over and over, until the jobs of all members are finished.
-
-        The decider (by default the first role) hands the tasks out by its stream's pass, so that a rollout that is
-        started again goes on from the breakpoint; several processes name the same one. A member whose job is finished
-        before the others' plays on in evaluation episodes, with the weights it came to. A server that fails ends the
-        rollout (ServerFailed): what was begun is aborted everywhere, the others keep what they learned, and the next
-        rollout goes on. A server that goes away is waited for, up to two minutes.
-
-        Raises InvalidRequest, before anything is begun, for members that can be no team (none, two roles on one
-        server, unequal group sizes, no job); AgentFailed for an answer that is no reward for each role, for a
-        member whose model was not called, and after many failures in a row.
-        """
+        """Let `play` play the tasks over and over, until the jobs of all members are finished. The decider (by default
+        the first role) hands the tasks out by its stream's pass; several processes name the same one. A member whose
+        job is finished before the others' plays on in evaluation episodes, with the weights it came to. A server that
+        fails ends the rollout (ServerFailed), and the next rollout goes on; one that goes away is waited for, up to two
+        minutes. Raises InvalidRequest, before anything is begun, for members that can be no team (none, two roles on
+        one server, unequal group sizes, no job); AgentFailed for an answer that is no reward for each role, for a
+        member whose model was not called, and after many failures in a row."""
         await _require_members(clients, decider)
         loop = _TeamLoop(play, clients, timeout_s, list(tasks), stream, decider)
         await loop.play(itertools.repeat(Place(0, loop.begin)), concurrency)
@@ -312,8 +296,7 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
 
     async def begin(self, task: HasId | None = None) -> Team:
         """Begin an evaluation episode of a task at every member, or one of the leader's next task, whose comes first.
-        Raises JobFinished once all jobs are finished, Throttled where a member has no room, and what a member's server
-        says, once each has answered, so that no episode is forgotten: what was begun is given back."""
+        Raises JobFinished once all jobs are finished, Throttled where a member has no room, and what a server says."""
         begun: dict[str, Episode[Any]] = {}
         decider = None
         try:
@@ -373,7 +356,6 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
             log.info("event=member_finished role=%r: it plays on as it is, untrained, for the others", role)
 
     def summary(self) -> TeamSummary:
-        """Return what was done."""
         roles, results = list(self._clients), self.results
         judged = {role: [float(s) for r in results if (s := r.successes[role]) is not None] for role in roles}
         return TeamSummary(
@@ -435,9 +417,7 @@ def _parse_rewards(answer: Any, roles: list[str]) -> dict[str, tuple[float, bool
 
 
 async def _require_members(clients: Mapping[str, AsyncSwarmClient], leader: str | None = None) -> None:
-    """Raise InvalidRequest for clients that can be no team, before anything is begun. There must be one at least, each
-    of a server of its own that has a job, and of those that train the group sizes must be equal: each task is played as
-    often at one as at the other."""
+    """Raise InvalidRequest for clients that can be no team, before anything is begun."""
     if not clients:
         raise errors.InvalidRequest("expected a client for each role of the team, found none")
     if leader is not None and leader not in clients:

@@ -73,9 +73,8 @@ def background() -> Bridge:
 
 
 async def run_in_thread(function: Callable[..., T], *arguments: Any, most_left: int = MOST_LEFT) -> T:
-    """Call a function in a thread of its own and wait for it; a cancelled wait leaves the thread behind. What is no
-    ordinary exception (SystemExit, StopIteration) arrives as a RuntimeError that names it. Raises TimeoutError when
-    `most_left` calls that nobody waits for any more have not returned."""
+    """Call a function in a thread of its own and wait for it; a cancelled wait leaves the thread behind. SystemExit and
+    StopIteration arrive as a RuntimeError. Raises TimeoutError when `most_left` threads were left behind and run on."""
     _left_behind.difference_update([thread for thread in _left_behind if not thread.is_alive()])
     if len(_left_behind) >= most_left:
         raise TimeoutError(f"{len(_left_behind)} calls took too long and have not returned yet; no other is made")

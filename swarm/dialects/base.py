@@ -1,11 +1,9 @@
 """A model request and its reply, independent of the wire format, and the dialect protocol.
 
-A dialect turns a body into an `Ask` and replies into bytes. A field is honoured, known to have no influence, left out
-and told (`Ask.left_out`), or refused with an InvalidRequest that names it; nothing is dropped silently.
-
-Thinking is given back by clients with opaque tokens: a `signature` fits the shown text alone, a `sealed` token carries
-thinking that is not shown. They are deterministic, hold only what their text says and need no secret: they guard
-against mistakes, not against a client that invents thinking, which every client may.
+A field is honoured, known to have no influence, left out and told (`left_out`), or refused with an InvalidRequest that
+names it; nothing is dropped silently. Thinking is given back by clients with opaque tokens: a `signature` fits the
+shown text alone, a `seal` carries thinking that is not shown. They need no secret: they guard against mistakes, not
+against a client that invents thinking, which every client may.
 """
 
 from __future__ import annotations
@@ -37,9 +35,8 @@ class ToolChoice:
 @dataclass(frozen=True, slots=True)
 class RequestedSampling:
     """How the client would like the answer sampled; None where it does not say. stop: strings that end the answer.
-    json_schema: the answer must be JSON of this schema ({} for any object). others: fields that change the sampling
-    distribution and that no engine here applies (`logit_bias`, `min_p`, penalties, ...), by name, where they ask for
-    something."""
+    json_schema: the answer must be JSON of this schema ({} for any object). others: fields that ask for another
+    distribution and that no engine here applies (`logit_bias`, `min_p`, penalties, ...)."""
 
     max_tokens: int | None = None
     temperature: float | None = None
@@ -53,13 +50,10 @@ class RequestedSampling:
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """One request in the server's own terms.
-
-    messages, tools: in OpenAI's chat form. n: answers wanted. train: what a training episode samples here is learned.
-    logprobs: None for none, else how many alternatives beside the chosen id's. usage_in_stream: a stream ends with the
-    tokens used. left_out: by name, what a client offers the model or advises it, and no model here gets. echo: what the
-    dialect needs again when it writes the reply. created: when the call began that answers it, in Unix seconds.
-    """
+    """One request in the server's own terms. messages, tools: in OpenAI's chat form. n: answers wanted. train: what a
+    training episode samples here is learned. logprobs: None for none, else how many alternatives beside the chosen
+    id's. left_out: by name, what a client offers the model or advises it, and no model here gets. echo: what the
+    dialect needs again when it writes the reply. created: when the call began that answers it, in Unix seconds."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
@@ -87,10 +81,8 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One finished generation. call_ids: the id of each tool call of `answer`. finish: why sampling ended; a dialect
-    says `tool_calls` (or its own word for it) where an answer that was not cut has any. tokens: filled where log-probs
-    were asked for. key: names the call in its episode and is the same for a request that was sent again; what the
-    client gets must not betray more."""
+    """One finished generation. call_ids: the id of each tool call of `answer`. finish: why sampling ended. tokens:
+    where log-probs were asked for. key: names the call in its episode and is the same for a request sent again."""
 
     answer: Answer
     call_ids: tuple[str, ...]
@@ -123,14 +115,10 @@ class StreamWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One wire format, as functions.
-
-    parse: a body and the served model to the request; InvalidRequest names what is wrong or not honoured, NotFound
-    another model. format_reply: the whole answer as JSON, of its name (unique, and stable for a request that was sent
-    again), model, request and replies. writer: what writes it as a stream, of name, model, request, policy version and
-    tokens of the prompt. error: the body of an error. echoes: answers repeat what was asked, so the request they are
-    written for has the sampling that held.
-    """
+    """One wire format, as functions. parse: a body and the served model to the request; raises InvalidRequest, and
+    NotFound for another model. format_reply: the whole answer as JSON, of its name (unique, and stable for a request
+    that was sent again), model, request and replies. writer: what writes it as a stream, of name, model, request,
+    policy version and tokens of the prompt. echoes: answers repeat what was asked: the sampling that held."""
 
     parse: Callable[[bytes, str], CompletionRequest]
     format_reply: Callable[[str, str, CompletionRequest, Sequence[Reply]], bytes]

@@ -1,8 +1,6 @@
 """OpenAI's chat completions: `POST /v1/chat/completions` and the list of models (docs/protocols.md).
 
-A tool message answers a call made before it, named by `tool_call_id`. `stream_options` without `stream`, and
-`top_logprobs` 0, ask for nothing that could be refused. Log-probs are those of all sampled ids, in order, whatever part
-they belong to.
+A tool message answers a call made before it. Log-probs are those of all sampled ids, whatever part they belong to.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from swarm.dialects.fields import (
     read_tool_choice,
 )
 from swarm.errors import SwarmError
-from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words
+from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words, chat_call, chat_message
 
 MOST_ANSWERS = 128
 MOST_ALTERNATIVES = 20
@@ -207,7 +205,7 @@ class ChatWriter(StreamWriter):
             case ToolCall():
                 index = self._calls[choice]
                 self._calls[choice] += 1
-                delta = {"tool_calls": [{"index": index, **_call_json(call_id or "", piece)}]}
+                delta = {"tool_calls": [{"index": index, **chat_call(call_id or "", piece)}]}
         return self._chunk(choice, delta, tokens)
 
     def closing(self, replies: Sequence[Reply]) -> bytes:
@@ -235,25 +233,14 @@ def model_card(name: str) -> dict[str, Any]:
 def format_reply(name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
     choices: list[dict[str, Any]] = []
     for reply in replies:
-        answer = reply.answer
-        calls = [_call_json(call_id, call) for call_id, call in zip(reply.call_ids, answer.tool_calls, strict=True)]
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": answer.content if answer.content or not calls else None,
-        }
-        if answer.reasoning:
-            message["reasoning_content"] = answer.reasoning
-        if calls:
-            message["tool_calls"] = calls
+        message = chat_message(reply.answer, reply.call_ids)
+        if reply.answer.tool_calls:
+            message["content"] = reply.answer.content or None
         logprobs = None if request.logprobs is None else {"content": token_logprobs(reply.tokens)}
         end = {"logprobs": logprobs, "finish_reason": _finish(reply)}
         choices.append({"index": len(choices), "message": message, **end})
     head = _head(name, "chat.completion", model, request, replies[0].version)
     return to_json({**head, "choices": choices, "usage": _usage(replies)})
-
-
-def _call_json(call_id: str, call: ToolCall) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def _finish(reply: Reply) -> str:

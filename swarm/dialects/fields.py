@@ -1,8 +1,7 @@
 """Reads JSON objects of a request field by field, and refuses by name what nobody took.
 
-It promises that no field is dropped silently: each is read (and so honoured), named as one without influence,
-compared with the values that ask for nothing, or refused with an InvalidRequest that carries its path. A field
-that is null counts as absent. Knows no wire format.
+Each field is read (and so honoured), named as one without influence, compared with the values that ask for nothing, or
+refused with an InvalidRequest that carries its path. A field that is null counts as absent.
 """
 
 from __future__ import annotations
@@ -169,9 +168,7 @@ def body_fields(body: bytes) -> Fields:
 
 
 def _find_half(body: bytes) -> InvalidRequest | None:
-    """Return what is wrong with the field of the first text that has half a character, which JSON may escape, but no
-    text can hold. A place is the place above it and a key: whole paths of a million values would be too much."""
-    left: list[tuple[Any, Any]] = [(json.loads(body), None)]
+    left: list[tuple[Any, Any]] = [(json.loads(body), None)]  # a value, and its place: the place above it, and a key
     while left:
         value, place = left.pop()
         if isinstance(value, str) and _HALF.search(value):

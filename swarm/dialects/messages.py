@@ -1,9 +1,8 @@
-"""Anthropic's Messages API: `POST /v1/messages`, read into an `Ask`, and its event stream (docs/protocols.md).
+"""Anthropic's Messages API: `POST /v1/messages` and its event stream (docs/protocols.md).
 
-A user turn with tool results becomes one `tool` message each, its words user messages; blocks of text are joined with
-nothing between. Thinking comes back with its signature; a block that does not fit it is refused. A prefill (a last
-message of the assistant) is refused: the answer would be another turn. The blocks of a stream, put together, are the
-whole message, but for the order in which thinking and words alternated.
+A user turn with tool results becomes one `tool` message each, its words user messages. Thinking comes back with its
+signature; a block that does not fit it is refused. A prefill (a last message of the assistant) is refused: the answer
+would be another turn.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""OpenAI's Responses API: `POST /v1/responses`, read into an `Ask`, its reply and its stream (docs/protocols.md).
+"""OpenAI's Responses API: `POST /v1/responses`, its reply and its stream (docs/protocols.md).
 
-Items of one assistant turn become one message, the one that the chat dialect would read; item ids tell turns apart,
-else a second `message` opens a new one. A `reasoning` item must bring `content` or `encrypted_content`; a call's output
-must come after the call. `truncation: auto` is refused, as nothing is cut out of a history. What a stream ends with is
-what its events said, and echoed fields say what held, by the `Ask` that it is given.
+Items of one assistant turn become one message; item ids tell turns apart, else a second `message` opens a new one. A
+`reasoning` item must bring `content` or `encrypted_content`; a call's output must come after the call.
 """
 
 from __future__ import annotations
@@ -71,15 +69,13 @@ def messages_of(value: Any) -> tuple[Message, ...]:
 
 
 class _Conversation:
-    """Messages being made of items, the texts of the assistant's still in parts; `called` are the ids of the function
-    calls so far."""
+    """Messages being made of items, the texts of the assistant's still in parts."""
 
     def __init__(self) -> None:
         self.called: set[str] = set()
         self.messages: list[dict[str, Any]] = []
-        self._response: str | None = (
-            None  # in which the items of the last message were served, if it is the assistant's
-        )
+        self._response: str | None = None
+        """In which the items of the last message were served, if it is the assistant's."""
 
     def say(self, role: str, text: str, item_id: str | None) -> None:
         if role == "assistant":

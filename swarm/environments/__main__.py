@@ -1,21 +1,14 @@
 """The environments as processes: one that trains, one that evaluates.
 
-    python -m swarm.environments play     --server URL --environment guess [--reward FILE.py[:NAME]] [--stream NAME]
-                                          [--slot NAME=FILE.py[:NAME]]
-    python -m swarm.environments evaluate --server URL --environment guess --out FILE [--split hidden] [--episodes 512]
-                                          [--transcripts 2] [--during] [--door URL]
+    python -m swarm.environments play     --server URL --environment guess [--reward FILE.py[:NAME]] [--slot NAME=FILE]
+    python -m swarm.environments evaluate --server URL --environment guess --out FILE [--split hidden] [--during]
     python -m swarm.environments player   --server URL --door URL --slot NAME=FILE.py
 
-Both take --tasks FILE (these tasks, a JSON list of {"id", "data"}, instead of a split's), --agent FILE.py[:NAME] (an
-agent of one's own instead of the environment's; with tasks of its own it needs no environment), --knobs JSON (as
-{"max_turns": 3}), --concurrency, --seed, --timeout (seconds that one play may take) and --unchanged (refuse the user's
-files if they are saved while they are loaded). A --slot is code for a part of the environment's own client
-(`swarm.environments.user_code`): reward, advantage (of a job with `external_advantages`), task_weights, prompt, agent.
-A `player` plays with its slots what an evaluator offers at a --door (`swarm.environments.door`), whose --timeout is of
-all plays together. The server's client token is read from AJET_TOKEN. `play` goes on until the job is finished, and so
-does `evaluate --during`, which plays --episodes whenever training waits for them (as many as it waits for where
---episodes is left out) and writes all these evaluations to FILE; each prints a line of JSON that sums up, `play` into
---out FILE if that is given. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses, or the agent fails again
+A --slot is code for a part of the environment's own client (`swarm.environments.user_code`); a `player` plays with its
+slots what an evaluator offers at a --door (`swarm.environments.door`), whose --timeout is of all plays together. The
+server's client token is read from AJET_TOKEN. `play` goes on until the job is finished, and so does `evaluate
+--during`, which plays whenever training waits for evaluation episodes and writes all evaluations to FILE; each prints a
+line of JSON that sums up. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses, or the agent fails again
 and again, or the disk does; 130 interrupted, by Ctrl-C or SIGTERM: open episodes are given up.
 """
 

@@ -1,11 +1,8 @@
-"""Adapters: environments of other packages, each by an address.
+"""Adapters: environments of other packages, each by an address such as `reasoning-gym:chain_sum?max_terms=3`.
 
-An address is written as `reasoning-gym:chain_sum?max_terms=3`. A package is imported once it is named.
 An adapter only translates; what is posed and what is judged is the package's own. An address takes the options of what
 it names, and `tasks`: how many training tasks are drawn, with a quarter as many for the search and half as many hidden.
-
-Their tasks are known by a seed and a view of their beginning, and begun again from the seed. Another version of a
-package may begin something else from it: what it would judge is not what was posed.
+Their tasks are known by a seed and a view of their beginning, and begun again from the seed.
 """
 
 from __future__ import annotations

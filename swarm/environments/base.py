@@ -1,12 +1,8 @@
 """What an environment is: tasks, splits, and games over chat messages with tools.
 
-A game is a state machine over OpenAI's chat messages: it opens, takes the policy's answers, and says what the play was
-worth. The built-in agent (`swarm.environments.play`) only carries messages, so the reward is the game's alone; an
-environment may bring an `agent` of its own.
-
-Splits are disjoint: `train` for clients, `search` for exploration, `hidden` for the evaluator of studies. Tasks come by
-split (`tasks`), as one list split by what they say (`records`), or one per seed (`generate`). A hash of a problem's key
-decides its split, the same on every machine and in every version: whatever must be unseen at evaluation is the key.
+A game opens, takes the policy's answers, and says what the play was worth: the built-in agent only carries messages.
+Splits are disjoint: `train` for clients, `search` for exploration, `hidden` for the evaluator of studies. A hash of a
+problem's key decides its split, the same on every machine: whatever must be unseen at evaluation is the key.
 
     tools = (tool("price", "The price of an item, in cents.", item="string"),)
     for call in calls_of(message):

@@ -5,12 +5,9 @@
     python -m swarm.environments.building measure --environment NAME --environments DIR [--plays N ...]
 
 A process because foreign code runs; whoever starts it bounds it. `draw` reads the secret of generated hidden tasks from
-standard input before any foreign code is loaded; `probe` poses tasks by the files that clients get alone. Each prints
-JSON lines (`measure` ends with {"whole": true}); exit code 2 comes with {"refused": REASON}, 1 where a play took longer
-than --seconds. Foreign output goes to standard error.
-
-Splits are three disjoint lists. `records` that say the same words in any order are on one side; for `generate` seeds
-and splits follow from a secret of the installation, so the generator alone does not tell which problems are hidden.
+standard input before any foreign code is loaded, so that the generator alone does not tell which problems are hidden;
+`probe` poses tasks by the files that clients get alone. Each prints JSON lines (`measure` ends with {"whole": true});
+exit code 2 comes with {"refused": REASON}, 1 where a play took longer than --seconds.
 """
 
 from __future__ import annotations

@@ -5,11 +5,8 @@
     demonstrations.json    plays to imitate, if it has any
     code/                  its code as it was then; requirements.txt: the packages it needs
 
-The folder is whole or absent, and never changes. `CustomEnvironment` gives tasks and words without running foreign
-code; whoever plays loads the code beside.
-
-Near-duplicates are tasks that say the same: of prose the words and numbers count, not order or marks; of a drawing (a
-map, a board) each row as it stands.
+The folder is whole or absent, and never changes; foreign code is run by whoever plays alone. Tasks that say the same
+are near-duplicates: of prose the words and numbers count, not order or marks; of a drawing each row as it stands.
 """
 
 from __future__ import annotations

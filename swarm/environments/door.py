@@ -1,8 +1,7 @@
 """Games that are played by an agent elsewhere: the evaluator keeps game and judge, a player runs the agent's file.
 
-Neither reaches the other. Both speak to a door, which the attempt serves outside of their containers, by their gateways
-and each with a key of its own. It holds one message of a play at a time and believes the player nothing: a play whose
-player is gone has failed.
+Both speak to a door, which the attempt serves outside of their containers, each with a key of its own. It holds one
+message of a play at a time and believes the player nothing: a play whose player is gone has failed.
 
     evaluator   POST /offer {opening, tools, api_key, model}   an event: {id, answer}, {over} or {failed}
                 POST /ID {messages, over}                      the next event
@@ -10,8 +9,7 @@ player is gone has failed.
                 POST /ID {answer}                              {messages}
                 POST /ID {failed}                              {}: it plays this no further
 
-No task, reward, success or fact passes, and nothing that the player says is told of a play but that it failed: its
-words may be what it read in hidden tasks.
+No task, reward, success or fact passes, and nothing that the player says is told: it may be read in hidden tasks.
 """
 
 from __future__ import annotations
@@ -140,8 +138,7 @@ class RemoteAgent:
         self._most = environment.knob("max_turns") or MOST_ANSWERS
 
     async def __call__(self, episode: Episode[Any]) -> Result:
-        """Return what a play is worth. Whatever failed it, the door's end too, is the agent's failure, in fixed words:
-        others may quote the agent, and no play is played again on its word."""
+        """Return what a play is worth; whatever failed it is the agent's failure, in words that others may quote."""
         clock = asyncio.get_running_loop().time
         self._until = self._until or clock() + self._most_s
         with suppress(Exception):

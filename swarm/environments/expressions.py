@@ -1,8 +1,7 @@
 """Numeric expressions in place of code: `reward - 0.01 * turns if success else 0`.
 
-Arithmetic, comparisons, `and`, `or`, `not`, `a if b else c`, `min`, `max` and `abs` over numbers and names; nothing
-else is read, so an expression needs no container. All is floats, and what overflows, divides by zero or is not finite
-is refused, so that no value grows without bounds and none takes long.
+Nothing else is read, so an expression needs no container. All is floats, and what overflows, divides by zero or is not
+finite is refused, so that no value grows without bounds and none takes long.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """gymnasium's toys of numbered states and actions, put into words: `gymnasium:FrozenLake-v1?is_slippery=false`.
 
 Options are those of `gymnasium.make`. FrozenLake has a map for each task, of `size` and `p` (as `generate_random_map`
-has them), unless one is named. A task is what its opening says; whoever plays begins it from the seed in the task's id.
-The rewards of a play are added up and brought to 0..1 by what they could be; a play that does not come to its end, for
-instance by an answer that names no action, is worth nothing.
-
-A toy's table has for each state and action a list of (chance, state, reward, whether it ends).
+has them), unless one is named. A task is what its opening says. The rewards of a play are added up and brought to 0..1
+by what they could be; a play that does not come to its end, for instance by an answer that names no action, is worth
+nothing.
 """
 
 from __future__ import annotations

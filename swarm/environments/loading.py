@@ -6,8 +6,7 @@
         return float(messages[-1]["content"].strip() == task["data"]["answer"])
 
 A line has `prompt` or `messages`, and may have `id`, `kind` and `split`; all else is the task's data. The function
-returns a reward from 0 to 1, or (reward, solved); without the latter a reward of 1 is solved. Whatever is wrong is an
-InvalidRequest that says where. Nothing is isolated: loaded code can do whatever its process can.
+returns a reward from 0 to 1, or (reward, solved). Nothing is isolated: loaded code can do whatever its process can.
 """
 
 from __future__ import annotations

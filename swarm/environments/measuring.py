@@ -1,9 +1,8 @@
 """Plays an environment without a model, to see what its rewards are worth and cost.
 
-Four players that learned nothing: the oracle, the demonstrations, an empty answer, and random ones of words that the
-tasks say. Tasks are of training and search, never hidden. Findings are JSON lines as they come (`playing`, `example`,
-`player`, `fault`), so that a process ended early has said what it knew. A play that takes longer than its bound ends
-the process, with the stacks of all threads on standard error (`faulthandler`).
+Four players that learned nothing: the oracle, the demonstrations, an empty answer, and random ones. Tasks are of
+training and search, never hidden. Findings are JSON lines as they come, so that a process ended early has said what it
+knew; a play that takes longer than its bound ends the process, with all stacks on standard error (`faulthandler`).
 """
 
 from __future__ import annotations

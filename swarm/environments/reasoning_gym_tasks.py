@@ -2,7 +2,7 @@
 
 Several generators make one environment in which a task's kind is its generator, and options say whose they are:
 `reasoning-gym:chain_sum+leg_counting?chain_sum.max_terms=3`. A task is its question; whoever judges makes the entry
-again, with the answer, from the generator and the seed in the task's id.
+again from the generator and the seed in the task's id.
 """
 
 from __future__ import annotations

@@ -8,15 +8,9 @@
     prompt(messages) -> list[dict]                 once a play: what the policy reads first, in place of the game's
     async def agent(episode, game): ...            plays a game, and returns its messages; the game judges
 
-The first two may also be an expression behind `=` (`swarm.environments.expressions`), as text in place of a file.
-Nothing is isolated: loaded code can do whatever its process can. A file is imported as a script would be, its folder
-first on the path; what is wrong is an InvalidRequest that says where. A reward that is no finite number, or takes
-longer than `MOST_S`, is a failed play; whether the task was solved remains the game's decision. First failures go to
-stderr, all are counted.
-
-The hash covers Python files and prompts (`.py`, `.md`, `.jinja`, `.j2`, `.toml`, `.yaml`, `.yml`) in and below the
-folder, not dot files, `__pycache__`, links or data, which agents write while they play; beyond MOST_FILES only the
-folder's own.
+reward and advantage may also be an expression behind `=` (`swarm.environments.expressions`). Nothing is isolated:
+loaded code can do whatever its process can. A file is imported as a script would be, its folder first on the path. The
+hash covers Python files and prompts (`SUFFIXES`), not data, which agents write while they play.
 """
 
 from __future__ import annotations
@@ -57,8 +51,7 @@ HOW_TO_ADD_A_PACKAGE = "name it in a requirements file (`ajet client run --requi
 
 def load(place: str, default: str, *, takes: str, add_package: str = HOW_TO_ADD_A_PACKAGE) -> Callable[..., Any]:
     """Return the function at `FILE.py[:NAME]`, called `default` if no name is given. `takes` names the positional
-    arguments it is called with, for instance "episode"; `add_package` says how its user has a package that is
-    missing."""
+    arguments it is called with, as "episode"; `add_package` says how its user has a package that is missing."""
     file, colon, named = place.partition(":")
     path, name = Path(file), named or default
     if path.suffix != ".py" or not path.is_file():
@@ -254,9 +247,8 @@ class Reward(_SlotCode):
 
 
 class Advantage(_SlotCode):
-    """An advantage function, or an expression over a reward and its group's numbers. It is called with the rewards of a
-    batch's episodes and the numbers of the groups that these are of, and returns a finite number for each. In an
-    expression `reward` is one of them; std is the sample's."""
+    """An advantage function, called with the rewards of a batch's episodes and the numbers of their groups, or an
+    expression over a reward and its group's numbers (std is the sample's)."""
 
     slot = "advantage"
     NAMES: Final = ("reward", "mean", "std", "n", "min", "max")
@@ -291,12 +283,9 @@ class Advantage(_SlotCode):
 
 
 class TaskWeights:
-    """Chooses training tasks by weights that a function gives from what was seen of each since this process began.
-
-    Each task is played as often as its weights make due, to within one or two plays: equal weights make passes over all
-    tasks, in a new order each, as a training without the function has. Its `history` has {"id", "data", "rewards"} of
-    each task, the latest rewards last; it returns as many numbers, none below 0 and one above.
-    """
+    """Chooses training tasks by weights that a function gives from what was seen of each since this process began. Each
+    is played as often as its weights make due, to within one or two plays: equal weights make passes over all tasks.
+    Its `history` has {"id", "data", "rewards"} of each task, the latest rewards last; it returns as many numbers."""
 
     def __init__(self, place: str, tasks: Sequence[Task], seed: int) -> None:
         self._function = load(place, "task_weights", takes=SLOTS["task_weights"])

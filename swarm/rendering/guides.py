@@ -19,16 +19,12 @@ from torch import Tensor
 from swarm.rendering.messages import GrammarRefused
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
-
 _mark = re.compile(rf"^(\w+): ({_STRING})$", re.MULTILINE)
-
+_suffix = re.compile(rf"^(\w+)\[suffix=({_STRING})\]: (/.+/)$", re.MULTILINE)
 _multiple = re.compile(r'"multipleOf": ([0-9.eE+-]+)')
-
 MOST_REMAINDERS = 100_000
 """llguidance makes a state for every remainder of a `multipleOf`, of several ones for those of their least common
 multiple: this many take about a second, and a number of nine digits would take an hour and all memory."""
-
-_suffix = re.compile(rf"^(\w+)\[suffix=({_STRING})\]: (/.+/)$", re.MULTILINE)
 
 
 def can_guide() -> bool:

@@ -1,15 +1,11 @@
 """Tool-call formats written as JSON or Python: Harmony, Llama 3, Mistral, fenced blocks.
 
-- Llama 3: an answer that is JSON as a whole, one call or several separated by `;`, maybe after `<|python_tag|>`. One
-  that begins like a call is held back to its end; any other streams.
-- Mistral: `[TOOL_CALLS]` before a JSON list (to v7) or before each call as `name[ARGS]{...}`. A call ends where the
-  next begins or the answer does; a list of whole calls too, closed or cut. `[CALL_ID]` is left out: the client chooses
-  it.
+- Llama 3: an answer that is JSON as a whole, one call or several separated by `;`, maybe after `<|python_tag|>`.
+- Mistral: `[TOOL_CALLS]` before a JSON list (to v7) or before each call as `name[ARGS]{...}`, to the next or the end.
 - Fenced (Gemma): `tool_code` holds Python, of which only literal keyword arguments are read; `json` holds JSON.
-
-Harmony (gpt-oss) has messages on channels, each with a header and a body: analysis is thinking, final is words,
-commentary is words too unless its header is addressed to a function, which makes it a call. The mark that ends a call
-is a stop id and may be missing from the text: a call whose arguments are whole JSON is whole.
+- Harmony (gpt-oss): messages on channels, each with a header and a body: analysis is thinking, final is words,
+  commentary is words too unless its header is addressed to a function, which makes it a call. The mark that ends a call
+  is a stop id and may be missing from the text.
 """
 
 from __future__ import annotations

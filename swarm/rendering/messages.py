@@ -1,9 +1,7 @@
 """Message, Tool, Renderer protocol, Reader, AnswerFormat, BackendError.
 
-A format reads the text of an answer (never ids) and gives it back in pieces, in the order they were written.
-Promises: the pieces of a text are the same however it is cut into feeds; a tool call comes whole or not at all;
-what only looks like a tool call and cannot be read stays in the words, so that nothing sampled is hidden.
-Knows nothing of the wire, of tokens or of templates' text before the answer, but for whether it opened thinking.
+A format reads the text of an answer (never ids) and gives it back in pieces, the same however it is cut into feeds; a
+tool call comes whole or not at all; what only looks like a tool call stays in the words: nothing sampled is hidden.
 """
 
 from __future__ import annotations
@@ -85,10 +83,9 @@ class AnswerFormat:
         return Reader()
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
-        """Return the Lark grammar (as llguidance reads it) of an answer to `prompt` that must call one of `tools`. The
-        answer is one call, after the rest of the thought where `prompt` opened one. A rule that is nothing but a mark
-        (`open: "<tool_call>"`) means the special token of that text where the tokenizer has it. None where this
-        family's calls cannot be forced."""
+        """Return the Lark grammar (as llguidance reads it) of an answer to `prompt` that must call one of `tools`: one
+        call, after the rest of the thought where `prompt` opened one. None where this family's calls cannot be forced.
+        A rule that is nothing but a mark (`open: "<tool_call>"`) means the special token of that text."""
         return None
 
 
@@ -106,11 +103,12 @@ def chat_message(answer: Answer, call_ids: Sequence[str]) -> dict[str, object]:
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
     if answer.tool_calls:
-        message["tool_calls"] = [
-            {"id": name, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for name, call in zip(call_ids, answer.tool_calls, strict=True)
-        ]
+        message["tool_calls"] = [*map(chat_call, call_ids, answer.tool_calls)]
     return message
+
+
+def chat_call(call_id: str, call: ToolCall) -> dict[str, object]:
+    return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 Message = Mapping[str, Any]

@@ -2,13 +2,10 @@
 
 Text is given back as it was written, never parsed and written anew; only strict JSON counts (no NaN, no raw line break
 in a string), for a client must be able to read it. Text that ends inside a string raises `UnterminatedString`: the mark
-that was taken for the end of a call is a part of that string. Readers are steps over the text that came so far;
-neighbouring pieces of one kind become one, and a piece is given out once.
+that was taken for the end of a call is a part of that string.
 
-What a guide allows follows the grammar, and an end is allowed only where the grammar may end; one that does not compile
-for the model's tokenizer (`swarm.rendering.guides`) is a GrammarRefused that says why. A family's mark is a whole rule
-(`name: "mark"`) or a whole suffix (`name[suffix="mark"]: /.../`), so that a special token can stand for it. A JSON
-schema stands on one line, and JSON has one space after each colon and comma, as templates write it.
+In a grammar a family's mark is a whole rule (`name: "mark"`) or a whole suffix (`name[suffix="mark"]: /.../`), so that
+a special token can stand for it. JSON has one space after each colon and comma, as templates write it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """HFRenderer: messages to text by the model's own chat template, text to ids and back.
 
-The text is exactly what the template gives; special tokens in it become their ids; nothing is added at either end. What
-a template does (its end marks, how it takes calls and their ids, which answer format it means) is found by rendering
-short probe conversations and by the marks in its source, never by a model's name; the more particular of several
-formats wins. Messages are adapted without changing what they say: `developer` becomes `system` where the template knows
-none, tool-call ids are shortened or made up.
-
-Encoding caches parts cut before special tokens that end an answer, where no tokenizer joins what stands on either side:
-the ids equal those of encoding the text whole. The cache is bounded and emptied when full. Which ids are served again
-and which are rendered anew is not decided here.
+What a template does (its end marks, how it takes calls and their ids, which answer format it means) is found by
+rendering short probe conversations and by the marks in its source, never by a model's name. Messages are adapted
+without changing what they say: `developer` becomes `system` where the template knows none, tool-call ids are shortened
+or made up. Encoding caches parts cut before special tokens that end an answer: the ids equal those of encoding the text
+whole.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Tool-call formats with tags: Hermes, Qwen, GLM XML, and plain answers.
 
-Words and thinking stream as they come, and only what may be the beginning of a mark (and the line breaks
-a template writes before one) is held back; a call that cannot be read goes back into the words with its mark, and
-so does one that was cut. Thinking is read only where an answer begins. Line breaks that templates write around
-thinking, and what they write before a call, belong to the template and not to the text: rendering gives them back.
-
-GLM-4.5 and later, Qwen3-Coder and Qwen3.5 write calls as XML-like marks around each argument, strings without quotes:
-the tool's schema tells a number from a string that looks like one.
+Words and thinking stream as they come, and only what may be the beginning of a mark is held back; a call that cannot be
+read, or was cut, goes back into the words with its mark. Thinking is read only where an answer begins. Line breaks that
+templates write around thinking and before a call belong to the template: rendering gives them back. In XML-like calls
+strings stand without quotes: the tool's schema tells a number from a string that looks like one.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
 """Episodes: leases, and the ledger of one training's counts.
 
 A lease lives `ttl_s` after the last call or heartbeat and while a call is in flight; FIRST_TTLS times as long before
-the first. When it runs out the episode is fenced: its token grows, and the late owner gets LeaseLost. An ended or
-aborted episode answers EpisodeEnded (the same end again is no error), also while `settling`; a prepared one waits for
-its team, makes no calls and does not expire. `notify` must be called after every change that may make room.
-
-Every episode that leaves untrained is counted with its reason; at all times
+the first. When it runs out the episode is fenced: its token grows, and the late owner gets LeaseLost. `notify` must be
+called after every change that may make room. Every episode that leaves untrained is counted with its reason; at all
+times
 
     begun = open and prepared + waiting for their batch + trained + evaluated + aborted + fenced
             + drop_no_calls + drop_no_trained_calls + drop_partial_group + drop_failed_task + drop_constant_group
             + drop_pool_bytes + drop_stale + drop_job_finished + drop_erased
-
-Who is fenced or dropped, and when, is decided by the callers.
 """
 
 from __future__ import annotations
@@ -103,12 +99,9 @@ class Interruptible(Protocol):
 class LeasedEpisode:
     """One play of a task. `active_at` is when its agent last made or finished a call, `heard_at` when its client was
     last heard of, by a call or a heartbeat. `due_at` is when the time its client gave it is over, if it gave one.
-    `version` is the policy that served when it began, at `begun_at`, `code` the sha256 of its agent's files, if its
-    client said it.
-
+    `version` is the policy that served when it began, `code` the sha256 of its agent's files, if its client said it.
     `settling` is the work of writing its end or its team's first phase down, while that goes on. `refusals` counts its
-    refused calls by their error's code, `refusal` is what the last one was told.
-    """
+    refused calls by their error's code, `refusal` is what the last one was told."""
 
     id: str
     task_id: str
@@ -198,8 +191,7 @@ class Leases:
 
     def find(self, claims: Claims, repeats: Closing | None = None) -> LeasedEpisode | None:
         """Return the open episode of a key, or None where it was closed by the same call before (`repeats`). Raises
-        LeaseLost for a fenced episode, and for an unknown one of a former life (its beginning was not written down when
-        the server died), and EpisodeEnded for one that is prepared or over."""
+        LeaseLost for one that is fenced, or unknown and of a former life, EpisodeEnded for one prepared or over."""
         name = claims.episode
         episode = self._open.get(name)
         if episode is not None and episode.fencing_token == claims.fencing_token:
@@ -362,8 +354,8 @@ class EpisodeRegistry:
             self.evaluations.setdefault((episode.owner, episode.stream), {})[episode.id] = None
 
     def end_evaluation(self, episode: LeasedEpisode, outcome: Outcome | None) -> None:
-        """Take what an evaluation episode came to, None where it was given up; the first ones to begin make a whole.
-        Not the first ones to end: these would be the short ones."""
+        """Take what an evaluation episode came to, None where it was given up; the first ones to begin make a whole,
+        not the first ones to end: these would be the short ones."""
         plays = self.evaluations.get((episode.owner, episode.stream), {})
         if episode.id not in plays:
             return
@@ -399,8 +391,7 @@ class EpisodeRegistry:
 
     def make_sample(self, episode: LeasedEpisode, request: EndRequest) -> Sample:
         """Return an open episode with the reward it ends with. Raises InvalidRequest for rewards of what it does not
-        have, and where it has calls and none is of an agent that is to be trained. One that is not called in every
-        episode is no error, nor is an episode without calls, which is dropped as such."""
+        have, and where it has calls and none is of an agent that is to be trained."""
         agents, wanted = {node.agent for node in episode.tree.nodes}, self.job.train_agents
         if episode.kind == "train" and wanted and agents and agents.isdisjoint(wanted):
             callers = ", ".join(repr(name) for name in sorted(agents)[:_MOST_SHOWN] if name)
@@ -422,9 +413,8 @@ class EpisodeRegistry:
     async def settle(
         self, episode: LeasedEpisode | PreparedEpisode, work: Callable[[], Coroutine[None, None, None]]
     ) -> None:
-        """Do the work that closes or prepares an episode, once: whoever comes meanwhile shares its outcome. The work
-        goes on when its caller is gone, or was told after SETTLING_S to ask again (StoreUnavailable). Model calls in
-        flight end first, so that nothing is captured after."""
+        """Do the work that closes or prepares an episode, once: whoever comes meanwhile shares its outcome. Model calls
+        in flight end first. It goes on when its caller is gone, or was told after SETTLING_S to ask again."""
 
         async def run() -> None:
             try:

@@ -2,17 +2,12 @@
 
 An episode joins a group of its task and stream with a free place, else opens one where its stream has a place. By
 `batch_rule`, a batch is the first episodes_per_step / group_size whole groups (`groups`); the same without groups of
-exactly equal rewards, dropped at once as drop_constant_group (`varied_groups`); or the first episodes_per_step to end,
-grouped by task in any size (`episodes`).
-- No group exceeds group_size; a full group's task begins a second one. Nothing is dropped to make a batch divisible.
-- `surplus_groups` more places are given away than a batch takes; what is whole beyond it comes first in the next batch.
-- With `max_staleness` S, S batches are rolled out ahead (`swarm.rollout.streams`); too old is drop_stale.
-- A group lacking members with none open or prepared is dropped (drop_partial_group) after lease_ttl_s untouched: a dead
-  client never holds a step up.
-- Beyond `pool_bytes` the oldest ended episodes are dropped (drop_pool_bytes); after a whole batch's worth `starved`
-  says so.
+exactly equal rewards, dropped at once (`varied_groups`); or the first episodes_per_step to end, grouped by task in any
+size (`episodes`). No group exceeds group_size; what is whole beyond a batch comes first in the next one. A group
+lacking members with none open or prepared is dropped after lease_ttl_s untouched: a dead client never holds a step up.
+Beyond `pool_bytes` the oldest ended episodes are dropped; after a whole batch's worth `starved` says so.
 
-Pure bookkeeping: no clock but the injected one, no waiting, no store. Turns are in `swarm.rollout.task_sampler`.
+Pure bookkeeping: no clock but the injected one, no waiting, no store.
 """
 
 from __future__ import annotations
@@ -145,8 +140,7 @@ class Groups:
         return self._make_group(task_id, stream) if admits else None
 
     def find_next_place(self, stream: str, digest: str) -> tuple[Group, int] | None:
-        """Return the group, and its turn, of the next place of the stream's task list that can be had now, or None. The
-        group is not kept before `join`. Raises JobConflict where the stream has another list."""
+        """Return the group, and its turn, of the next free place of the stream's task list; else as `find_place`."""
         sampler, admits = self.streams.find_sampler(stream, digest), self.streams.admits(stream, self.taken)
         index = self._look_up()
         for task_index in (*sampler.lacking, sampler.next_task_index):
@@ -164,8 +158,7 @@ class Groups:
         return None
 
     def list_tasks(self, listed: TaskListRow) -> list[Group]:
-        """Give a stream its task list; return the groups that are dropped for it, which clients named by themselves and
-        nobody completes now."""
+        """Give a stream its task list; return the groups dropped for it, which nobody completes now."""
         self.streams.list_tasks(listed)
         named = [group for group in self.orphaned if group.stream == listed.stream and group.task_index is None]
         return [self.drop(group) for group in named]
@@ -272,7 +265,7 @@ class Groups:
 
     def recover(self, pool: Sequence[Sample], prepared: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
         """Take what waited in a former life of the server, and give what is prepared its places again, unless others
-        have them. Returns those that teach nothing, and those the rule filters out: it died before it dropped them."""
+        have them. Returns what it died before it dropped: samples that teach nothing, and that the rule filters out."""
         for sample in pool:
             group = self._find_or_make(sample)
             self._add(group, sample)
@@ -349,8 +342,7 @@ class Groups:
         self._touch(group)
 
     def _take_out(self, samples: Sequence[Sample], *, again: bool = False) -> tuple[Group, ...]:
-        """Take these samples out of their groups; return them as groups of their own. They are played `again` where
-        their turns are not over, but not under `episodes`: there they were played."""
+        """Take samples out of their groups; return them as groups of their own. `again`: their turns are not over."""
         out: dict[str, Group] = {}
         self._index = None
         for sample in sorted(samples, key=lambda sample: sample.episode):

@@ -1,27 +1,19 @@
 """Streams: how a batch's places are shared out among them, and how far each one got.
 
-A place is a group (under `episodes` an episode). Without shares all are of one stream, ANYONE, and go to whoever comes
-first. With shares places are dealt by deficit round robin: each stream is owed its share of one place more, and the
-place goes to the one that would be owed a whole place first. What was given differs from what is owed by less than one
-place at every moment (earliest pseudo-deadline first: Baruah, Cohen, Plaxton, Varvel, Algorithmica 15, 1996), and
-shares that divide a batch are exact in it.
+A place is a group (under `episodes` an episode). Without shares all are of one stream, ANYONE. With shares places are
+dealt by deficit round robin: the place goes to the stream that would be owed a whole one first (earliest
+pseudo-deadline first: Baruah, Cohen, Plaxton, Varvel, Algorithmica 15, 1996), and shares that divide a batch are exact
+in it. The *window* of places dealt out is the batch's, then those of batches rolled out ahead, then surplus ones. A
+cursor counts a stream's groups played to their end (under `episodes` group_size episodes as one).
 
-The *window* of places dealt out is the batch's, then those of batches rolled out ahead, then surplus ones. A batch is
-made of each stream's own places, so it waits for a stream that plays nothing. New shares open a new account from the
-next place on. A cursor counts a stream's groups played to their end (under `episodes` group_size episodes as one). Pure
-bookkeeping: no clock, no waiting, no store.
-
-Staleness: which episodes a batch must take so that no token gets older than allowed. A token of version v learned by
-weights of version w is w - v old; nothing older than S = `max_staleness` (1 or more) is learned. A place (a group, or
-an episode) is as old as its oldest token can be; its slack is how many batches may go before it. With V updates done, W
-batches taken and B places a batch, at most (S + 1 + V) B places are ever given away (as in SkyRL).
+Staleness: a token of version v learned by weights of version w is w - v old; nothing older than S = `max_staleness` is
+learned. A place is as old as its oldest token can be; its slack is how many batches may go before it. With V updates
+done, W batches taken and B places a batch, at most (S + 1 + V) B places are ever given away (as in SkyRL).
 
 Invariant: n(k), the alive places of slack at most k, never exceeds Q(k) = (k + 1) B. A place is given away with slack k
-= S - (W - V), the largest, where admission bounds it; each batch takes at least n(k) - (Q(k) - B) <= B of those of
-slack at most k (the demands are nested), after which every slack falls by one; all else only lowers n. Streams with
-shares keep it each for itself. `BatchSelection` takes what is done first but never a place that an older one needs.
-Surplus groups and late team decisions can still be too old: they are given up and counted (drop_stale, drop_outdated),
-never trained.
+= S - (W - V); each batch takes at least n(k) - (Q(k) - B) <= B of those of slack at most k (the demands are nested),
+after which every slack falls by one; all else only lowers n. Streams with shares keep it each for itself. Surplus
+groups and late team decisions can still be too old: they are given up and counted, never trained.
 """
 
 from __future__ import annotations
@@ -45,7 +37,6 @@ class BatchSelection:
     places of the next ones, by stream (at least one), `needed` is how many make a batch."""
 
     def __init__(self, batches: Sequence[Counter[str]], needed: int, alive: Iterable[tuple[str, int]]) -> None:
-        """Reserve what the places alive need; none are named where age does not matter."""
         by_slack: defaultdict[str, Counter[int]] = defaultdict(Counter)
         for stream, slack in alive:
             by_slack[stream][slack] += 1
@@ -173,8 +164,7 @@ class DeficitRoundRobin:
 
 @dataclass(slots=True)
 class _Progress:
-    """Groups played to their end, groups trained, and episodes that ended since the cursor moved last (under the rule
-    `episodes`)."""
+    """Groups played to their end, groups trained, and under `episodes` those that ended since the cursor moved."""
 
     cursor: int = 0
     trained: int = 0

@@ -1,14 +1,10 @@
 """Passes over task lists: which task of a stream comes next, where the server chooses.
 
-A stream has one task list for ever, in the order of the client that named it first. Turns are counted through all
-passes: turn t is task t modulo the list's length, with as many places as a group has members, and is over once as many
-plays were ended. Free places of begun turns go first, in order, then the next turn: in each pass every task is played
-once and none is left out. That outlives the server, as turns are written with their episodes.
-
-A lost, aborted, fenced or dropped play is played again; one that ended with nothing to train too, but only as often as
-its turn has places. A turn is skipped in this pass after MOST_FAILURES failures of its agent, and as many more for each
-ended play, so that a breaking task holds nothing up. What is dropped after its turn is over is not played again. Pure
-bookkeeping: no clock, no waiting, no store.
+A stream has one task list for ever. Turn t is task t modulo the list's length, with as many places as a group has
+members, and is over once as many plays were ended. Free places of begun turns go first, in order, then the next turn:
+in each pass every task is played once. A lost, aborted, fenced or dropped play is played again; one that ended with
+nothing to train too, but only as often as its turn has places. A turn is skipped in this pass after MOST_FAILURES
+failures of its agent, and as many more for each ended play, so that a breaking task holds nothing up.
 """
 
 from __future__ import annotations
@@ -126,8 +122,8 @@ class TaskSampler:
 
     def count(self, task_index: int, *, open: int = 0, ended: int = 0, empty: int = 0, failed: int = 0) -> bool:
         """Count what became of plays of a turn that is not over; return whether it is skipped now, as its agent failed.
-        `empty` ones ended with nothing to train and leave their group short: as many as the turn has places are played
-        again, what is beyond counts as ended."""
+        `empty` ones ended with nothing to train: as many as the turn has places are played again, more count as ended.
+        """
         progress = self._begun.get(task_index)
         if progress is None:
             return False

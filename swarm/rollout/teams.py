@@ -2,13 +2,10 @@
 
 Two-phase commit: `prepare` at every server (durable before it is acknowledged), then `commit` at the decider (this is
 the decision), then at the followers. A prepared episode keeps its reward and its place, makes no calls, is not trained
-and does not expire. A follower in doubt asks `GET /episodes/{id}/outcome` of the decider's server, itself (`Resolver`,
-among its `peers`) or through any client: ended is commit; aborted, fenced or unknown is abort.
-
-Why it is safe: an outcome is durable before it is told and never changes; an episode unknown to the decider's server
-was never prepared and cannot be any more; an unanswered decider aborts after `lease_ttl_s`. A follower asks for
-IN_DOUBT_S (a day), then is fenced (`team_in_doubt`) and counted: the only way a team can be torn. Once a batch is full
-but for prepared episodes, their places are free again after `drain_timeout_s`; a later commit joins a later batch.
+and does not expire. A follower in doubt asks `GET /episodes/{id}/outcome` of the decider's server: ended is commit;
+aborted, fenced or unknown is abort. An outcome is durable before it is told and never changes; an episode unknown to
+the decider's server was never prepared and cannot be any more; an unanswered decider aborts after `lease_ttl_s`. Only
+where a follower hears nothing for IN_DOUBT_S (`team_in_doubt`) can a team be torn.
 """
 
 from __future__ import annotations

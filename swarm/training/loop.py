@@ -1,15 +1,11 @@
 """The step loop: rollout, drain, settle, update, checkpoint, metrics, to the last step.
 
-With a `max_staleness` of 0 no episode generates during an update; with 1 and more a batch is taken as soon as it is
-there and the learner is free. A batch is settled in the store before the learner sees it and consumed once its
-checkpoint is on disk; an interrupted training loads its newest checkpoint and learns the batches settled since, in
-order: each sample is in the weights once. The tracker is told of every step again from the first, so the last tracker
-has each step once.
-
-After `evaluate_after` or `eval_every` the next step waits for the evaluation (also after a recovery); the checkpoint
-exists before it, the outcome is written before the next step, and nothing written is evaluated again. A store or disk
-that is full for now holds a step up (`waiting`); any other failure ends in FAILED with the reason. Full garbage
-collections run while weights are synced, as one walks all captured tokens while every call waits.
+A batch is settled in the store before the learner sees it and consumed once its checkpoint is on disk; an interrupted
+training loads its newest checkpoint and learns the batches settled since, in order: each sample is in the weights once.
+The tracker is told of every step again from the first. After `evaluate_after` or `eval_every` the next step waits for
+the evaluation, whose outcome is written before the next step. A store or disk that is full for now holds a step up
+(`waiting`); any other failure ends in FAILED with the reason. Full garbage collections run while weights are synced, as
+one walks all captured tokens while every call waits.
 """
 
 from __future__ import annotations
@@ -100,8 +96,7 @@ _RUNNING = frozenset({ServerState.BOOTING, ServerState.ROLLING, ServerState.ROLL
 
 class Training:
     """One loaded job being trained, from start to stop. `checkpoints` is a folder for this job's alone; `clock` is that
-    of leases (None: one that stands while the server stands still). A checkpoint is also due so many seconds of `now`
-    after the last one, or after the beginning."""
+    of leases (None: one that stands while the server stands still). A checkpoint is also due `checkpoint_after_s`."""
 
     def __init__(
         self,
@@ -114,7 +109,6 @@ class Training:
         clock: Callable[[], float] | None = None,
         peers: Sequence[str] = (),
         checkpoint_after_s: float | None = None,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job = job
         self.store, self._recovered = opened
@@ -147,8 +141,8 @@ class Training:
         self._make_backend = make_backend
         self._make_tracker = make_tracker
         self._checkpoint_after_s = checkpoint_after_s
-        self._now = now
-        self._saved_at = now()
+        self._now = time.monotonic
+        self._saved_at = self._now()
         self._tracker = TrackerThread()
         self._made: Backend | None = None
         self._serving: InferenceContext | None = None
@@ -337,8 +331,7 @@ class Training:
         return groups
 
     async def _ask_advantages(self, groups: tuple[Group, ...]) -> tuple[float, ...]:
-        """Wait until a client gives the advantages of a batch that is not settled yet: it is settled with them, so that
-        it is learned again with the same ones; a server that dies before forms a batch anew, and asks again."""
+        """Wait until a client gives the advantages of a batch that is not settled yet: it is settled with them."""
         step, numbers = self.step + 1, dict[str, int]()
         samples = [sample for sample in list_samples(groups) if sample.weight > 0]  # others belong to no group
         self.awaited_advantages = AwaitedAdvantages(

@@ -170,15 +170,14 @@ _BETWEEN_S = 0.4
 
 
 class Pace:
-    """Told what was done so far, again and again; `now` counts seconds."""
+    """Told what was done so far, again and again."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self._sampled: deque[tuple[float, int]] = deque()
         self._steps: deque[float] = deque(maxlen=STEPS + 1)
 
     def record_tokens(self, tokens: int) -> None:
-        now = self._now()
+        now = time.monotonic()
         if self._sampled and now - self._sampled[-1][0] < _BETWEEN_S:
             return
         self._sampled.append((now, tokens))
@@ -186,7 +185,7 @@ class Pace:
             self._sampled.popleft()
 
     def record_step(self) -> None:
-        self._steps.append(self._now())
+        self._steps.append(time.monotonic())
 
     @property
     def sampled_per_s(self) -> float | None:

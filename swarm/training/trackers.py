@@ -1,8 +1,7 @@
 """Trackers: where the metrics of a training are logged.
 
-A tracker is a plain object whose calls may block; `TrackerThread` makes them from one thread of its own, in
-order, so that a slow disk never holds up a generation. W&B is imported only when a job asks for it, and is told
-to collect nothing but the metrics: no code, git state, console, machine metadata, statistics or error reports.
+`TrackerThread` makes a tracker's calls from one thread of its own, in order, so that a slow disk never holds up a
+generation. W&B is imported only when a job asks for it, and is told to collect nothing but the metrics.
 """
 
 from __future__ import annotations
@@ -23,14 +22,10 @@ log = logging.getLogger(__name__)
 
 FLUSH_S = 2.0
 """Seconds between flushes of the run's log to disk; a killed server loses no more."""
-
 _OF_A_RUN: Final = re.compile(r"WANDB_(SWEEP|LAUNCH|RUN|JOB|CONFIG(?!_DIR)|PROJECT|NAME|NOTES|TAGS|RESUME|FORK)")
 """Variables that say which run a process logs, as sweeps and launches set them; some win over what it says itself."""
-
 INIT_S = 30.0
 """For W&B's server to know a run, where it is sent there at once."""
-
-
 _QUIET: Final[Mapping[str, Any]] = {
     "console": "off", "disable_code": True, "disable_git": True, "disable_job_creation": True, "save_code": False,
     "x_disable_stats": True, "x_disable_meta": True, "x_disable_machine_info": True, "x_save_requirements": False,
@@ -42,9 +37,7 @@ _QUIET: Final[Mapping[str, Any]] = {
 class Tracker(Protocol):
     """Receives the metrics of each step, in order."""
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Keep the metrics of a step."""
-
+    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
     def finish(self) -> None:
         """Make everything durable; safe to call twice."""
 

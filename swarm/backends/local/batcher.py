@@ -1,13 +1,12 @@
 """Continuous batching: each step feeds the tokens that admitted generations still lack.
 
 A generation's tokens and log-probs depend on its own ids alone; a draw costs one uniform number, so a seeded request
-does not depend on its neighbours. Keys and values of one revision of the weights never serve another; a cancelled row
-is free at the next step. Admission is first come first served; only so many prompt tokens are fed in one step, oldest
-first, that running answers are not held up; what prompts that arrive together share is computed once.
+does not depend on its neighbours. Keys and values of one revision of the weights never serve another. Admission is
+first come first served; only so many prompt tokens are fed in one step, oldest first, that running answers are not held
+up; what prompts that arrive together share is computed once.
 
 A log-prob is that of the distribution drawn from (temperature, then top-k, then top-p, renormalised) in fp32; a greedy
-row gets the model's own. Ids that a guide forbids have no part in it: no learner recomputes that, so such a call is not
-trained unless the server says so. `swarm.backends.local.engine` calls `step`; no threads or event loops here.
+row gets the model's own. Ids that a guide forbids have no part in it.
 """
 
 from __future__ import annotations
@@ -91,9 +90,8 @@ def _cut(logprobs: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> Tens
 
 
 def _invert(logprobs: Tensor, uniforms: Tensor) -> Tensor:
-    """Return the ids (B,) at which each row's cumulative distribution passes its uniform number. Over a large
-    vocabulary only sums of blocks are made in float64, and then the ids of one block: what the rounding of a sum in
-    fp32 moves is as little as the rounding of the exponentials."""
+    """Return the ids (B,) at which each row's cumulative distribution passes its uniform number, in float64; over a
+    large vocabulary by sums of blocks, and then the ids of one block."""
 
     def exact(mass: Tensor) -> Tensor:
         return (mass.cpu() if mass.device.type == "mps" else mass).double()
@@ -160,8 +158,7 @@ def extend(
     ready: Sequence[Generation], logits: Tensor, generator: torch.Generator, version: int, positions: int
 ) -> npt.NDArray[np.int64]:
     """Sample one token for each of `ready` (N) from its fp32 logits (N, V), and note it there; return the ids (N,).
-    `generator` draws for the unseeded; `version` is that of the weights; nobody gets more than `positions` ids. Raises
-    ArithmeticError, with nothing noted, where logits are no numbers."""
+    `generator` draws for the unseeded. Raises ArithmeticError, with nothing noted, where logits are no numbers."""
     for row, generation in enumerate(ready):
         if generation.guide is None:
             continue
@@ -254,13 +251,12 @@ class Batcher:
 
     @torch.inference_mode()
     def empty(self) -> tuple[list[Generation], list[Generation]]:
-        """After a failed step, remove all generations, keys and values; return those that ran in it, and that waited.
-        The memory is zeroed: numbers that are not finite come through masks."""
+        """After a failed step, remove generations, keys and values; return those that ran in it, and the waiting."""
         running, waiting = list(self._running.values()), list(self._waiting)
         self._running.clear()
         self._waiting.clear()
         self._table = SlotTable(self._slots, self._positions)
-        self._cache.wipe()
+        self._cache.wipe()  # numbers that are not finite come through masks
         return running, waiting
 
     def _find_leader(self, generation: Generation) -> None:

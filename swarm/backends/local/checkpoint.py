@@ -4,10 +4,8 @@
     FOLDER/NAME.safetensors       one per set
     FOLDER/driver/, rank-N/       of several ranks: the driver's, with each rank's manifest hash; shards of rank N
 
-A folder under its final name is whole (files and folder are synced before the rename); reading checks every hash;
-nothing is unpickled. What some number of ranks wrote can be read by any other, and as the whole model: tensors are cut
-along their first dimension as FSDP2 cuts them, all but the last parts of one size, and ranks beyond the last row hold
-none. A missing or damaged part is named.
+Files and folder are synced before the rename; reading checks every hash; nothing is unpickled. What some number of
+ranks wrote can be read by any other, and as the whole model: tensors are cut along their first dimension as FSDP2 does.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """The local engine: continuous batching in one background thread, for one event loop.
 
-Tokens reach their consumer in order, each once; a chunk holds tokens of one policy version; closing an iterator cancels
-its generation. A request that cannot be served ends alone, by RequestRefused. When the thread fails, `failure` says why
-and every open request gets a BackendError; RequestLost when it is stopped. One wake-up of the loop per step delivers
-all results.
-
-What runs in a step that fails is lost, and made again by whoever asked; no key or value of such a step is used again.
+Tokens reach their consumer in order, each once; closing an iterator cancels its generation. A request that cannot be
+served ends alone, by RequestRefused. When the thread fails, `failure` says why and every open request gets a
+BackendError; RequestLost when it is stopped. What runs in a step that fails is lost, and made again by whoever asked.
 Where a trial of one token fails too, or `_MAX_FAILURES` steps of several requests in a row, the engine is broken: one
-request alone never breaks it. Weights follow the policy's version and lock.
+request alone never breaks it.
 """
 
 from __future__ import annotations

@@ -2,12 +2,8 @@
 
 No weight is copied: parameters of layers over one input become views of one matrix's rows, so optimisers and
 checkpoints that change them in place keep working. A LoRA adapter (arXiv 2106.09685) is computed beside its layer, as
-peft does; merging it into a coarse type would round most of it away.
-
-`make_fused_forward` returns a forward only after it met the model's logits within rounding (a prefill at other
-positions in every row, then single tokens over a cache, adapter included), else raises CannotFuse with the reason. In
-types coarser than fp32 no fixed bound holds, so both are compared with the modules in fp32 and the fused one may be off
-by little more.
+merging it into a coarse type would round most of it away. In types coarser than fp32 no fixed bound on the difference
+holds, so both forwards are compared with the modules in fp32, and the fused one may be off by little more.
 """
 
 from __future__ import annotations
@@ -213,16 +209,14 @@ class FusedForward:
         return queries, keys, values
 
     def _attend_once(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Return what queries (B, H, D), one a row, see of (B, Hkv, S, D): (B, H * D); mask (B * Hkv, 1, S). Heads that
-        share keys are the rows of one product with them, so that nothing is repeated."""
+        """Return what queries (B, H, D), one a row, see of (B, Hkv, S, D): (B, H * D); mask (B * Hkv, 1, S)."""
         shared = queries.reshape(len(mask), -1, self._width)
         scores = torch.baddbmm(mask, shared, keys.flatten(0, 1).mT, alpha=self._scaling)
         return torch.bmm(scores.softmax(-1), values.flatten(0, 1)).view(len(queries), -1)
 
     def _attend_grouped(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """Return what queries (N, H, D) see of keys and values (B, Hkv, S, D), (N, H * D); mask (B, 1, H / Hkv * T, S).
-        By SDPA, whose softmax is fp32 in any type. Heads that share keys stand as the tokens of one head, one head's
-        below another's: CUDA's kernels know either masks or shared keys, and would leave both to the plain way."""
+        Heads that share keys stand as tokens of one head: CUDA's kernels know either masks or shared keys."""
         shared = queries.view(len(keys), -1, self._kv, self._heads // self._kv, self._width).permute(0, 2, 3, 1, 4)
         seen = functional.scaled_dot_product_attention(shared.flatten(2, 3), keys, values, mask, scale=self._scaling)
         return seen.view(shared.shape).permute(0, 3, 1, 2, 4).reshape(len(queries), -1)
@@ -363,8 +357,7 @@ _SHIFT = 7
 @torch.no_grad()
 def make_fused_forward(model: Any, head: Callable[[Tensor], Tensor], rows: Sequence[Sequence[int]]) -> FusedForward:
     """Return the fused forward of `model`, whose features `head` turns into logits; raise CannotFuse if it has none.
-    `rows`: two of PROBED ids each that the check feeds, some at once, the others one by one. Nobody else may run the
-    model meanwhile."""
+    `rows`: two of PROBED ids each that the check feeds. Nobody else may run the model meanwhile."""
     from transformers import DynamicCache
 
     fused = FusedForward(model)

@@ -1,13 +1,11 @@
 """The key-value cache: its shape, its rows, and which prompt gets which row.
 
-One row per sequence, one position per token. What `update` returns for a row is exactly what was written to it; padded
-positions go to a scratch position past the end that no mask admits. A batch over neighbouring rows is a view and copies
-nothing (`exchange` moves rows). It stands in for a `transformers` Cache: a layer given a 4D mask needs `update` alone.
+One row per sequence, one position per token; padded positions go to a scratch position past the end that no mask
+admits. A batch over neighbouring rows is a view and copies nothing (`exchange` moves rows). It stands in for a
+`transformers` Cache: a layer given a 4D mask needs `update` alone.
 
-An assignment's cached prefix equals the prompt's first tokens; a busy row is never given away; of idle rows one that
-the prompt extends is taken, else the least recently used is emptied. `find_leader` names an older row that will soon
-hold the prompt, so that what a group shares is computed once. The shape is measured by feeding one token (on the meta
-device at no cost); a model that caches anything but keys and values, or unlike layers, is one BackendError.
+An assignment's cached prefix equals the prompt's first tokens; of idle rows one that the prompt extends is taken, else
+the least recently used is emptied. The shape is measured by feeding one token (on the meta device at no cost).
 """
 
 from __future__ import annotations
@@ -127,8 +125,7 @@ class SlotTable:
         self._used[slot] = self._tick()
 
     def forget(self) -> None:
-        """Make nothing valid, as after a change of weights; use is untouched. Idle rows are all equally old then, so
-        that a run that is resumed here from a checkpoint places prompts, and draws, alike."""
+        """Make nothing valid, as after a change of weights. Idle rows are equally old then: a resumed run is alike."""
         self.cached[:] = 0
         self._used[~self.busy] = 0
 
@@ -211,13 +208,9 @@ _ROUND = 16
 
 
 class SlotCache:
-    """Keys, and values, (layers, rows, heads, positions + 1, width) each; the last position is scratch.
-
-    A forward is prepared by `bind(rows, positions, end)`, which returns its mask, and then calls in every layer
-    `update(keys, values, layer)`, keys and values (B, heads, T, width), which returns those rows' whole history up to
-    `end`, (B, heads, S, width) each. For neighbouring rows these are views with strides (heads * (positions + 1) *
-    width, (positions + 1) * width, width, 1): the first two dimensions flatten without a copy.
-    """
+    """Keys, and values, (layers, rows, heads, positions + 1, width) each; the last position is scratch. A forward is
+    prepared by `bind` and then calls `update` in every layer. For neighbouring rows the history is a view with strides
+    (heads * (positions + 1) * width, (positions + 1) * width, width, 1): its first two dimensions flatten for free."""
 
     def __init__(self, shape: CacheShape, slots: int, positions: int, dtype: torch.dtype, device: torch.device) -> None:
         self.scratch = positions
@@ -262,7 +255,6 @@ class SlotCache:
             memory[:, target, :, :length] = memory[:, source, :, :length]
 
     def wipe(self) -> None:
-        """Forget all numbers, also those that no mask admits."""
         for memory in self._memory:
             memory.zero_()
 
@@ -273,8 +265,7 @@ class SlotCache:
             memory[:, other, :, :length] = moved
 
     def get_seq_length(self, *_: Any) -> int:
-        """Positions are given to the model, never inferred from the cache."""
-        return 0
+        return 0  # positions are given to the model
 
 
 def _zeros(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:

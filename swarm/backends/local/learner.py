@@ -1,10 +1,8 @@
 """The local learner: policy gradients on the policy's own module; AdamW with fp32 copies.
 
-`load` after `save` continues bit-exactly on a CPU. Gradient sums, moments and master weights are fp32.
-
-The engine may generate meanwhile: forward and backward hold the policy's lock for reading, weights are rewritten only
-within an optimiser step (the caller of `step` and `load` holds the lock), and `version` grows with an update's last
-step. So a token of version v was sampled by the weights of v, or by some between v and v + 1.
+`load` after `save` continues bit-exactly on a CPU. The engine may generate meanwhile: forward and backward hold the
+policy's lock for reading, weights are rewritten only within an optimiser step, and `version` grows with an update's
+last step. So a token of version v was sampled by the weights of v, or by some between v and v + 1.
 """
 
 from __future__ import annotations

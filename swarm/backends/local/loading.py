@@ -1,14 +1,10 @@
 """Loading: from a model folder and a job to the policy, in its type, with its adapter.
 
-Every problem is one BackendError, and all but missing or damaged weights are found before any weight is read. Whether
-the loaded model is computed correctly is checked by `swarm.backends.local.reference`.
-- Architecture: engine and learner rely on each token seeing all before it and depending on those alone. Windows, and
-  rotary frequencies that follow a batch's longest sequence, limit `max_context`. Eager attention is used where SDPA
-  would drop soft caps or cannot be switched.
-- Memory: only what is certain is counted (weights, gradients, optimiser, reference, key-value cache), so that what is
-  refused could not have run; `micro_batch_tokens` and `gradient_checkpointing` bound activations.
-- Threads: a person's OMP_NUM_THREADS stands; one that `ajet` set (AJET_RUNS_AT_ONCE is beside it) is shared among runs.
-- `start_from` must have the architecture and tokenizer of the job's model.
+Every problem is one BackendError, and all but missing or damaged weights are found before any weight is read. Engine
+and learner rely on each token seeing all before it and depending on those alone: windows, and rotary frequencies that
+follow a batch's longest sequence, limit `max_context`. Of memory only what is certain is counted (weights, gradients,
+optimiser, reference, key-value cache), so that what is refused could not have run. A person's OMP_NUM_THREADS stands;
+one that `ajet` set (AJET_RUNS_AT_ONCE is beside it) is shared among runs.
 """
 
 from __future__ import annotations
@@ -364,13 +360,9 @@ def serving_hash(model: nn.Module) -> str:
 
 
 def hash_stream(weights: Iterable[tuple[str, Tensor]], zero: int | None = None) -> str:
-    """Return the sha256 over names, types, shapes and bytes; with a `zero` of 0 no 0 is told from a -0. ValueError for
-    weights that do not come in the order of their names."""
-    found, before = hashlib.sha256(), ""
+    """Return the sha256 over names, types, shapes and bytes in order; with a `zero` of 0 no 0 is told from a -0."""
+    found = hashlib.sha256()
     for name, weight in weights:
-        if name <= before:
-            raise ValueError(f"expected weights in the order of their names, found {name} after {before}")
-        before = name
         found.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
         plain = weight.detach() if zero is None else weight.detach() + zero
         found.update(plain.cpu().flatten().contiguous().view(torch.uint8).numpy().data)

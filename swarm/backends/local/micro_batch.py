@@ -1,14 +1,10 @@
 """Rows laid out for one forward and backward within a token budget, and their log-probs.
 
-Each row is in exactly one micro-batch; features stand in the order of its rows' sampled tokens (`rows.flatten_tokens`).
-What a step learns does not depend on the layout. Every pass computes log-probs at the job's temperature in fp32;
-`scored` holds the policy's lock for one micro-batch at a time, so that nobody waits long.
-
-Layouts: `linear` and `none` go row by row. `tree` computes what rows share once (on a CPU, where attention goes through
-`swarm.backends.local.tree_attention` and a small tree's features equal those of its rows): each row's path through the
-packed ids is its own ids, in depth-first order, which is the rows' dictionary order; a shared sampled token is one id,
-trained as often as rows have it. `auto` takes trees where rows hold `PAYS` times their ids. Rows are padded, or packed
-end to end as trees that share nothing.
+Each row is in exactly one micro-batch, and what a step learns does not depend on the layout. `linear` and `none` go row
+by row, padded, or packed end to end as trees that share nothing. `tree` computes what rows share once, on a CPU: each
+row's path through the packed ids is its own ids, in depth-first order; a shared sampled token is one id, trained as
+often as rows have it. `auto` takes trees where rows hold `PAYS` times their ids. Log-probs are in fp32 at the job's
+temperature; the policy's lock is held for one micro-batch at a time, so that nobody waits long.
 """
 
 from __future__ import annotations

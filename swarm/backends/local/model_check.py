@@ -3,12 +3,8 @@
     python -m swarm.backends.local.model_check --job JSON --folder-hash HEX --out FILE
 
 Runs as a process of its own so that memory is free afterwards; writes a `ModelCheck` as JSON. Exit code 2, with the
-server's own words on stderr, where a server would refuse the model. The weights on disk are not touched, and updates
-use a learning rate of 0.
-
-Seconds per token of prompt, answer and update are measured on groups of episodes over random ids that no cache holds:
-each prompt alone, then its group with the prompt cached, then an update (a second one where the first was quick, as the
-first also allocates). Small models do several rounds.
+server's own words on stderr, where a server would refuse the model. Seconds per token are measured on groups of
+episodes over random ids that no cache holds: each prompt alone, then its group with the prompt cached, then an update.
 """
 
 from __future__ import annotations

@@ -2,11 +2,8 @@
 
     python -m swarm.backends.local.model_files --source FILE.gguf --target DIR
 
-GGUF (needs the package `gguf`) becomes fp32; quantised weights are dequantised, a little worse than their source. The
-same file gives the same weights; a folder it could not finish may hold parts, so give it one that can be thrown away.
-
-A checkpoint's folder computes in float32 what the engine does; in bfloat16 too, but for a merged adapter, whose sum is
-rounded once more. No code goes with a model: one that needs its own is refused.
+GGUF (needs the package `gguf`) becomes fp32; a folder it could not finish may hold parts. A checkpoint's folder
+computes in float32 what the engine does; in bfloat16 too, but for a merged adapter, whose sum is rounded once more.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """The policy: one causal LM, with its lock, that the engine samples and the learner trains.
 
 `features` and `head` split the forward so that the vocabulary-sized product is made only where needed; the split is
-checked on load against the model's own logits, and the whole forward is used where logits are post-processed. `decode`
-uses a fused forward where the model has one (`swarm.backends.local.fused_forward`).
-
-- Whoever runs the weights holds `lock` for reading, whoever changes them for writing. A waiting writer goes before
-  later readers, so that an engine that never rests cannot starve an update. Not re-entrant.
-- LoRA (arXiv 2106.09685, peft) on every linear layer but the head; the same seed gives the same adapter bit for bit on
-  every device, and `frozen_copy` shares the weights below it.
-- Gradient checkpointing (arXiv 1604.06174) only where gradients are recorded, with the model in eval mode, and never
-  with a key-value cache, to which a second pass would append twice.
+checked on load against the model's own logits, and the whole forward is used where logits are post-processed. Whoever
+runs the weights holds `lock` for reading, whoever changes them for writing; it is not re-entrant. The same seed gives
+the same LoRA adapter (arXiv 2106.09685) bit for bit on every device. Gradient checkpointing (arXiv 1604.06174) is never
+used with a key-value cache, to which a second pass would append twice.
 """
 
 from __future__ import annotations
@@ -137,10 +132,9 @@ _SPREAD = 1e3
 
 
 class Policy:
-    """One model and its version. `version` counts updates: it is 0 at first. `revision` counts every change of the
-    weights, also one of several within an update: what was computed under another revision (keys, values) is stale.
-    `text` is ids of ordinary text as the model is shown it, for checks; without any they feed the first ids of the
-    vocabulary."""
+    """One model and its version. `version` counts updates; `revision` counts every change of the weights, also one of
+    several within an update: what was computed under another revision (keys, values) is stale. `text` is ids of
+    ordinary text for checks, which else feed the first ids of the vocabulary."""
 
     def __init__(self, model: nn.Module, device: torch.device | str = "cpu", text: Sequence[int] = ()) -> None:
         self.model: Any = model.to(device).eval()
@@ -194,8 +188,7 @@ class Policy:
         return [self._text[place % len(self._text)] for place in range(first, first + count)]
 
     def fuse(self) -> None:
-        """Let `decode` run the model's fused forward from now on, if it has one; a warning says so if not. What is
-        computed beside weights (an adapter, a type, a patched module) must not change later."""
+        """Let `decode` run the model's fused forward from now on, if it has one; a warning says so if not."""
         with self.lock.writing():
             if self._fused is not None or self.unfused is not None:
                 return

@@ -1,8 +1,7 @@
 """The check at load: what is computed against eager attention in fp32.
 
 Engine and learner share one module, so what both leave out would show as no difference: log-probs of both are compared
-with full forwards of the same weights by eager attention, each sequence alone, without a cache, in fp32. Disagreement
-is one BackendError. A few tokens only: what depends on length is refused by `swarm.backends.local.loading`.
+with full forwards of the same weights by eager attention, each sequence alone, without a cache, in fp32.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Attention over a packed tree: every id attends to its ancestors and itself alone.
 
-Without a tree it is transformers' own SDPA attention; with one, on a CPU, it computes what each path would in a row of
-its own. The tree travels as a keyword argument, so that threads that run one module never see each other's.
-
-A run of ids that follow one another sees itself (causally), and it and all that descends from it, which stands right
-behind it, see the run it branches off (wholly, up to there); the shares are joined by their log-sum-exp, as flash
-attention joins its tiles (arXiv 2205.14135, section 3.1), and the backward pass of a block needs only the joined
-result. No copy, and no score is computed twice. Where many short runs stand together, a call for each costs more than
-scores that nobody reads: those are one block with a mask. A block is torch's flash attention for CPUs; torch has no
-public function that also tells its log-sum-exp, and its own context parallelism calls the same operators.
+Without a tree it is transformers' own SDPA attention. The tree travels as a keyword argument, so that threads that run
+one module never see each other's. A run of ids that follow one another sees itself (causally), and it and all that
+descends from it see the run it branches off; the shares are joined by their log-sum-exp, as flash attention joins its
+tiles (arXiv 2205.14135, section 3.1). Where many short runs stand together they are one block with a mask, which costs
+less than a call for each. A block is torch's flash attention for CPUs; torch has no public function that also tells its
+log-sum-exp, and its own context parallelism calls the same operators.
 """
 
 from __future__ import annotations

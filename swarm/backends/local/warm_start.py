@@ -2,13 +2,9 @@
 
     python -m swarm.backends.local.warm_start --models DIR --job JSON [--environments DIR]    a tiny one's too
 
-The folder is whole or absent, with the model's own files but fp32 weights, so that no small step is lost; the same
-model, environment, steps and recipe name the same folder, and processes that ask at once make it once. No foreign code
-runs: demonstrations of a brought environment are data.
-
-A demonstration enters a call tree as though the model had said it, so prompts, continuations and mask are a server's
-own; an answer must be one that the server reads back with the same calls. The loss is the mean cross-entropy of the
-imitated ids, by AdamW; memory is bounded by the model and `TOKENS_AT_ONCE`, or the longest row.
+The folder is whole or absent, with the model's own files but fp32 weights, so that no small step is lost; processes
+that ask at once make it once. A demonstration enters a call tree as though the model had said it, so prompts,
+continuations and mask are a server's own; an answer must be one that the server reads back with the same calls.
 """
 
 from __future__ import annotations

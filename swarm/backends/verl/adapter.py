@@ -1,13 +1,9 @@
 """verl's names in one place, pinned to 0.9: engines, optimiser steps, and its functions by name.
 
-verl promises nothing about these between versions: `TrainingWorker` and its configurations, the engine's
-`forward_backward_batch`, `infer_batch`, `optimizer_step`, `train_mode`, `module` and `optimizer`, `_build_lora_module`,
-the registry of engines, `tensordict_utils`, the tables of `core_algos`, `rollout_corr_helper`
-and the configurations they read; the platform is in `worker.py`. Run for real: verl 0.9.1 on a CPU (gloo, FSDP2); the
-branches for CUDA (nccl) were never run.
-
-verl's *sequence* is an episode here: a row of a padded (E, R) batch with all its sampled tokens and no others. The
-functions are called on a rank, whose platform verl was told.
+verl promises nothing about these between versions; the platform is in `worker.py`. Run for real: verl 0.9.1 on a CPU
+(gloo, FSDP2); the branches for CUDA (nccl) were never run. verl's *sequence* is an episode here: a row of a padded
+(E, R) batch with all its sampled tokens and no others. The functions are called on a rank, whose platform verl was
+told.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from swarm.algorithms.rows import Tokens
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.verl_config import ESTIMATORS, VerlFields
+from swarm.verl_config import ESTIMATORS
 
 PINNED = "0.9"
 """The verl that this file was written for: any 0.9.x."""
@@ -152,7 +148,7 @@ def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]
         lora_rank=job.lora_rank, lora_alpha=job.lora_alpha, target_modules="all-linear",
         override_config={"attn_implementation": "sdpa"},
     )  # fmt: skip
-    shares = device != "cpu" and (job.verl or VerlFields()).colocated  # its device is another's between its turns
+    shares = device != "cpu" and job.verl_fields.colocated  # its device is another's between its turns
     computed = "bf16" if job.dtype == "bfloat16" else "fp32"
     engine = FSDPEngineConfig(
         strategy="fsdp2", model_dtype="fp32",
@@ -236,21 +232,14 @@ _DPPO_TRUNCATION: Final = 20.0
 """Largest ratio in the dppo losses: what verl's functions take where they are told none."""
 
 
-def verl_names(job: Job) -> VerlFields:
-    return job.verl or VerlFields()
-
-
 def advantages(job: Job, rewards: Sequence[float], groups: Sequence[str], tokens: Sequence[int]) -> list[float]:
-    """Return each episode's advantage by verl's estimator; `tokens` are their numbers of sampled tokens.
-
-    The reward is at the last sampled token, and nothing is discounted, so that all tokens of an episode have the same.
-    An episode without tokens counts in its group's baseline. Of a group of one `grpo_passk` has no second: 0.
-    Where nothing was sampled all have 0, for verl can take no mean of it.
-    """
+    """Return each episode's advantage by verl's estimator; `tokens` are their numbers of sampled tokens. The reward is
+    at the last one, and nothing is discounted. An episode without tokens counts in its group's baseline. 0 for a group
+    of one by `grpo_passk`, which has no second, and for all where nothing was sampled: verl takes no mean of it."""
     from verl.trainer.config import AlgoConfig
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
-    name = verl_names(job).advantage_estimator
+    name = job.verl_fields.advantage_estimator
     assert name is not None
     alone = [name == "grpo_passk" and list(groups).count(group) < 2 for group in groups]
     compared = [number for number, single in enumerate(alone) if not single]
@@ -308,7 +297,7 @@ def correct_rollout(job: Job, proximal: Tensor, rollout: Tensor, episodes: Tenso
 def _preset(job: Job) -> Any:
     from verl.trainer.config.algorithm import RolloutCorrectionConfig
 
-    name = verl_names(job).rollout_correction
+    name = job.verl_fields.rollout_correction
     return RolloutCorrectionConfig(rollout_is=None) if name is None else getattr(RolloutCorrectionConfig, name)()
 
 
@@ -335,16 +324,13 @@ class Sequences:
 def policy_loss(
     job: Job, tokens: Tokens, present: Tensor, proximal: Tensor, correction: Tensor
 ) -> tuple[Tensor, float, float]:
-    """Return verl's loss () of M > 0 tokens, with its factors and its mode of adding up so chosen that tokens' weights
-    hold, and the parts of the tokens that verl says it clipped, above and below.
-
-    present: log-probs with gradient; proximal: those that the clip compares with; correction: off-policy factors; (M,).
-    """
+    """Return verl's loss () of M > 0 tokens, with factors so chosen that tokens' weights hold, and the parts that verl
+    says it clipped, above and below. (M,): log-probs present, with gradient, and proximal; off-policy factors."""
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
     from verl.workers.config import ActorConfig
     from verl.workers.config.actor import PolicyLossConfig
 
-    name = verl_names(job).loss
+    name = job.verl_fields.loss
     assert name is not None
     sequences = Sequences(tokens.episodes)
     kept = torch.ones_like(tokens.episodes) if tokens.kept is None else tokens.kept.long()

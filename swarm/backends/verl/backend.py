@@ -1,8 +1,7 @@
 """The verl backend: learners and replicas of one policy on Ray.
 
-Promises: nothing heavy is imported before `start`, and then in a thread; learners and replicas begin with the same
-weights; a version serves once every replica has confirmed it, or the backend is broken and says why; where they share
-devices, learners and replicas use them in turns. A Ray that was started for the training ends with it.
+Nothing heavy is imported before `start`; a version serves once every replica has confirmed it, or the backend is broken
+and says why; where they share devices, learners and replicas use them in turns.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from swarm.backends.local.backend import ModelBackend, Parts
 from swarm.backends.verl.engine import SeedSequence
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.verl_config import VerlFields
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -111,7 +109,7 @@ def _prepare(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
     """Return the model's folder, its renderer and the cluster; raise BackendError for the first that cannot be had."""
     from swarm.backends.verl.cluster import Cluster, set_ray_environment
 
-    set_ray_environment((job.verl or VerlFields()).address)  # before anything imports Ray
+    set_ray_environment(job.verl_fields.address)  # before anything imports Ray
     from swarm.backends.local.backend import base_model
     from swarm.backends.verl.adapter import check as check_verl
     from swarm.backends.verl.vllm import check as check_vllm

@@ -1,8 +1,7 @@
 """The Ray cluster of one training: joined or started, counted before use, left at the end.
 
-Every wait is bounded; what is missing is one line that says where to change it. A Ray started here ends with the
-training, one that was joined goes on. No telemetry. GPUs that a rank and a replica share are reserved as pairs; Ray
-counts halves of a GPU and bounds no memory, so they take turns.
+Every wait is bounded. A Ray started here ends with the training, one that was joined goes on. No telemetry. GPUs that a
+rank and a replica share are reserved as pairs; Ray counts halves of a GPU and bounds no memory, so they take turns.
 
 `python -m swarm.backends.verl.cluster` checks whether a job's training finds what it needs, and starts, loads or places
 nothing: one line for each thing, exit code 0 where all is there, 2 where something is missing.
@@ -57,12 +56,8 @@ def reserve_pairs(count: int, seconds: float = FREE_S) -> Any:
     return group
 
 
-def _fields(job: Job) -> VerlFields:
-    return job.verl or VerlFields()
-
-
 def _check_ray(job: Job) -> str:
-    address = _fields(job).address
+    address = job.verl_fields.address
     if address is None:
         return f"{version('ray')}, to be started on this machine"
     require_reachable(address)
@@ -72,7 +67,7 @@ def _check_ray(job: Job) -> str:
 def _check_devices(job: Job) -> str:
     import torch
 
-    fields = _fields(job)
+    fields = job.verl_fields
     if fields.address is not None:
         return f"{fields.devices} for {fields.placed}; the cluster is asked for them when the training starts"
     if find_device(job) == "cpu":
@@ -86,7 +81,7 @@ def _check_devices(job: Job) -> str:
 
 def _check_model(job: Job, models: Path) -> str:
     # a cluster elsewhere says what it computes on when it is joined
-    device = "cuda" if _fields(job).address is not None else find_device(job)
+    device = "cuda" if job.verl_fields.address is not None else find_device(job)
     if isinstance(job.model, TinyModel):
         vllm.require_heads(job.model.head_size, "a tiny model", device)
         return "made on the spot"
@@ -171,7 +166,7 @@ class Cluster:
     @classmethod
     def join(cls, job: Job) -> Cluster:
         """Join the cluster of the job, or start one here; raise BackendError if it lacks what the job asks for."""
-        fields = _fields(job)
+        fields = job.verl_fields
         set_ray_environment(fields.address)
         here = find_device(job) if fields.address is None else None
         _connect(fields.address, max(os.cpu_count() or 1, fields.devices + 2) if here == "cpu" else None)

@@ -1,13 +1,10 @@
 """VerlEngine: requests spread over replicas, which may die and are replaced.
 
-Calls of a session go to the replica that answered it before, while that serves and the session is among the last
-`MOST_SESSIONS`; else to the least busy. A replica that dies loses its own requests, each by a RequestLost, and is made
-again with the weights published last; one that dies too often within `WINDOW_S` is given up, and with the last of them
-the engine, whose `failure` says why.
-
-A version serves once every serving replica confirmed it. Replicas that rest while a learner has their devices keep
-their requests and wake with the next weights; none is made meanwhile. Every wait is bounded, or watches what it waits
-for.
+Calls of a session go to the replica that answered it before, while that serves; else to the least busy. A replica that
+dies loses its own requests, each by a RequestLost, and is made again with the weights published last; one that dies too
+often within `WINDOW_S` is given up, and with the last of them the engine. A version serves once every serving replica
+confirmed it. Replicas that rest while a learner has their devices keep their requests and wake with the next weights;
+none is made meanwhile. Every wait is bounded, or watches what it waits for.
 """
 
 from __future__ import annotations
@@ -140,6 +137,8 @@ MakeReplica = Callable[[int, int], RayReplica]
 class ReplicatedEngine:
     """Implements `Engine`. `start`, `generate` and `stop` belong to one event loop; the rest to any thread."""
 
+    guided = False
+
     def __init__(
         self, make: MakeReplica, replicas: int, max_context: int, vocabulary: int, *, draws: SeedSequence | None = None
     ) -> None:
@@ -163,10 +162,6 @@ class ReplicatedEngine:
         """Where sessions are, by the numbers of replicas."""
         self._keys = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
-
-    @property
-    def guided(self) -> bool:
-        return False
 
     @property
     def version(self) -> int:

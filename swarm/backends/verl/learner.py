@@ -1,12 +1,8 @@
 """The cluster learner: one training step over Ray actors with verl's engine.
 
-Same rows, advantages, weights, minibatches (the same permutation from the job's seed), step sizes and loss as the local
-learner, so that a batch has the same gradient. A rank's death ends an update with a BackendError within a bound; a
-checkpoint is whole or refused.
-
-Each row is with exactly one rank; ranks with fewer get padding rows, so all have as many micro-batches; answers come
-back in the rows' order. A call returns what every rank answered, or raises within its bound; ranks left waiting for
-each other are ended, and every later call says why. `stop` may be called twice.
+A batch has the same gradient as with the local learner. Each row is with exactly one rank; ranks with fewer get padding
+rows, so all have as many micro-batches. A call returns what every rank answered, or raises within its bound; ranks left
+waiting for each other are ended, and every later call says why. `stop` may be called twice.
 """
 
 from __future__ import annotations
@@ -36,7 +32,6 @@ from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss, verl_batch
 from swarm.backends.verl.worker import Rank
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.verl_config import VerlFields
 
 
 class RowPartition:
@@ -101,7 +96,7 @@ class TrainerGroup:
         """Start ranks, with Ray's `options` by number; BackendError where they do not come up."""
         import ray
 
-        self._ray = ray
+        self._ray, self.world = ray, world
         self.failure: str | None = None
         self._signs: list[Any] = []
         wanted = {"num_cpus": 1, **({} if device == "cpu" else {"num_gpus": 1}), "max_restarts": 0}
@@ -118,10 +113,6 @@ class TrainerGroup:
         except BaseException:
             self.stop()
             raise
-
-    @property
-    def world(self) -> int:
-        return len(self._actors)
 
     def call(self, method: str, each: Sequence[tuple[Any, ...]], *, timeout_s: float, **same: Any) -> list[Any]:
         """Call a method of every rank, with the arguments of `each`; return what they answered, in their order."""
@@ -223,7 +214,7 @@ class VerlLearner(PolicyLearner):
         super().__init__(job)
         self.group = group
         self._draws = draws
-        self._names = job.verl or VerlFields()
+        self._names = job.verl_fields
         self._undoable = False
         if job.merging in ("auto", "tree"):
             log.info("event=no_trees reason='verl's engine computes rows by themselves: ids they share are fed again'")
@@ -234,8 +225,7 @@ class VerlLearner(PolicyLearner):
     def _advantages(
         self, episodes: Sequence[TrainEpisode], counts: Sequence[Mapping[int, int]]
     ) -> tuple[list[float], Mapping[int, Mapping[int, float]]]:
-        """Return what `call_advantages` does, or each episode's advantage by the estimator that the job names. Raises
-        BackendError for one whose calls have rewards of their own."""
+        """Return advantages by the estimator that the job names, if any; BackendError for rewards of single calls."""
         if self._names.advantage_estimator is None:
             return super()._advantages(episodes, counts)
         for episode in episodes:
@@ -253,8 +243,7 @@ class VerlLearner(PolicyLearner):
         return not self._names.bypass and (self._names.rollout_correction is not None or super()._needs_proximal(rows))
 
     def _fill_logprobs(self, update: PolicyUpdate) -> None:
-        """Fill in, too, the factors and rejections of verl's preset: of the weights of this moment and those that
-        sampled."""
+        """Fill in, too, the factors and rejections of verl's preset."""
         super()._fill_logprobs(update)
         rows = update.all_rows
         if self._names.rollout_correction is None or self._names.bypass or not rows:

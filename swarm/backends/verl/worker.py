@@ -1,12 +1,10 @@
 """One rank: a process with its shard of the policy, trained by verl's engine.
 
-Between `begin` and the last `step` of an update `undo` restores weights and optimiser bit for bit; `prepare` changes
-nothing; the reference is the model as training begins with it. `start`, `score`, `gradient`, `step` and `exported`
-exchange with the other ranks: all must be called. Shards go by the model's own parameter names; `whole` gives full
-tensors under Hugging Face's names, adapters merged and tied embeddings under both names.
+`start`, `score`, `gradient`, `step` and `export_weights` exchange with the other ranks: all must be called. The
+reference is the model as training begins with it. Shards go by the model's own parameter names; `whole_tensors` gives
+full tensors under Hugging Face's names, adapters merged and tied embeddings under both names.
 
-It also holds a CPU platform for verl, which brings CUDA and NPU alone. verl finds it by `VERL_USE_EXTERNAL_MODULES`,
-and `VERL_PLATFORM=cpu` chooses it; verl must be about to choose when that is imported.
+It also holds a CPU platform for verl, which brings CUDA and NPU alone; `adapter.environment` has verl find and take it.
 """
 
 from __future__ import annotations
@@ -41,8 +39,11 @@ _NOTHING_TO_DO = (
 _MEMORY = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    """Do what a CPU needs: nothing."""
+def _always(value: Any) -> Any:
+    return lambda *_, **__: value
+
+
+_nothing = _always(None)
 
 
 def _resident(*_: Any, **__: Any) -> int:
@@ -54,12 +55,12 @@ def _device_module() -> ModuleType:
     members: Mapping[str, Any] = {
         **dict.fromkeys(_NOTHING_TO_DO, _nothing),
         **dict.fromkeys(_MEMORY, _resident),
-        "is_available": lambda: True,
-        "device_count": lambda: 1,
-        "current_device": lambda: torch.device("cpu"),
-        "get_device_name": lambda *_: "cpu",
-        "is_bf16_supported": lambda *_: True,
-        "mem_get_info": lambda *_: (0, 0),
+        "is_available": _always(True),
+        "device_count": _always(1),
+        "current_device": _always(torch.device("cpu")),
+        "get_device_name": _always("cpu"),
+        "is_bf16_supported": _always(True),
+        "mem_get_info": _always((0, 0)),
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
         "set_rng_state": lambda state, *_, **__: torch.set_rng_state(state),
     }
@@ -75,45 +76,19 @@ class PlatformCPU(PlatformBase):
     vendor_name = "generic"
     device_module = _device_module()
 
-    def is_available(self) -> bool:
-        return True
-
-    def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        return False
-
-    def current_device(self) -> torch.device:
-        return torch.device("cpu")  # verl passes it to `Tensor.to`, where a number would be a GPU's
-
-    def device_count(self) -> int:
-        return 1
-
+    is_available, device_count = _always(True), _always(1)
+    is_platform_available = is_ipc_supported = _always(False)
+    current_device = _always(torch.device("cpu"))  # verl passes it to `Tensor.to`, where a number would be a GPU's
     set_device = synchronize = manual_seed = manual_seed_all = set_allocator_settings = empty_cache = _nothing
     profiler_start = profiler_stop = cudart = _nothing
-
-    def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:
-        return None, None
-
-    def communication_backend_name(self) -> str:
-        return "gloo"
-
-    def visible_devices_envvar(self) -> str:
-        return "VERL_CPU_VISIBLE_DEVICES"
-
-    @contextmanager
-    def nvtx_range(self, msg: str) -> Iterator[None]:
-        yield
-
-    def ray_resource_name(self) -> str:
-        return "CPU"
+    get_device_capability = _always((None, None))
+    communication_backend_name, ray_resource_name = _always("gloo"), _always("CPU")
+    visible_devices_envvar = _always("VERL_CPU_VISIBLE_DEVICES")
+    nvtx_range = _always(nullcontext())
+    ray_noset_envvars = _always(())
 
     def ray_resource_options(self, num_gpus: float) -> dict[str, float]:
         return {"num_cpus": num_gpus}
-
-    def ray_noset_envvars(self) -> list[str]:
-        return []
-
-    def is_ipc_supported(self) -> bool:
-        return False
 
 
 _HEAD, _ADAPTED = "lm_head.weight", ".base_layer"

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from swarm.algorithms import losses
 from swarm.algorithms.losses import Surrogate
-from swarm.algorithms.objective import Objective, UpdateSums, batch_metrics
+from swarm.algorithms.objective import Objective, UpdateSums, advantage_metrics
 from swarm.algorithms.rows import Tokens
-from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 
@@ -167,7 +166,7 @@ def test_an_update_without_tokens_has_finite_metrics() -> None:
     sums = UpdateSums(5, 2.0)
     _add(sums, select(tokens, torch.arange(0)), present[:0])
     assert sums.metrics() == UpdateSums(5, 2.0).metrics()
-    assert set(batch_metrics(Batch(0, ()), []).values()) == {0.0}
+    assert set(advantage_metrics([]).values()) == {0.0}
 
 
 def test_epochs_do_not_count_a_token_twice() -> None:
@@ -194,17 +193,11 @@ def test_the_mismatch_is_over_tokens_of_the_update_s_own_version_in_its_first_st
     assert sums.metrics()["training/token_mult_prob_error"] == pytest.approx(expected)
 
 
-def test_the_batch_s_metrics_describe_its_advantages_and_groups() -> None:
-    episodes = tuple(
-        TrainEpisode(str(i), group, reward, ())
-        for i, (group, reward) in enumerate(zip("aabb", (1.0, 1.0, 0.0, 1.0), strict=True))
-    )
-    found = batch_metrics(Batch(0, episodes), [0.0, 0.0, -1.0, 2.0])
-    assert found == {
+def test_the_batch_s_metrics_describe_its_advantages() -> None:
+    assert advantage_metrics([0.0, 0.0, -1.0, 2.0]) == {
         "critic/advantages/mean": 0.25,
         "critic/advantages/max": 2.0,
         "critic/advantages/min": -1.0,
-        "batch/constant_groups": 1.0,
     }
 
 

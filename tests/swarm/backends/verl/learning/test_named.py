@@ -75,7 +75,6 @@ _CLEAR: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         ("rollout_correction", "bypass_pg_token_icepop", {"dual_clip": 3.0}),
         ("rollout_correction", "bypass_ppo_clip", {"algorithm": "gspo"}))],
     ({"policy_loss": "cispo", "rollout_correction": "bypass_ppo_clip"}, {}, "verl.policy_loss 'cispo'.*decoupled_"),
-    ({"advantage_estimator": "rloo", "critic": {"discount": 0.9}}, {}, "only baselines of the group"),
 ]  # fmt: skip
 
 
@@ -88,7 +87,6 @@ def test_what_is_not_here_or_would_mean_nothing_is_refused_with_what_to_take(
 
 def test_jobs_keep_their_digests_are_read_from_records_and_go_on_only_under_the_same_names() -> None:
     plain = _job({"trainers": 2})
-    assert _job({"critic": None, "trainers": 2}) == plain
     assert Job.from_record({"backend": "verl"}).model == TinyModel(head_size=16)
     assert not {"advantage_estimator", "policy_loss", "rollout_correction"} & set(plain.value()["verl"])
     for verl in ({"advantage_estimator": "opo"}, {"policy_loss": "cispo"}, {"rollout_correction": "disabled"}):
