@@ -30,8 +30,7 @@ CPU = torch.device("cpu")
 
 
 def step_size(job: Job, version: int) -> float:
-    """Return AdamW's step size for the update that makes `version` into the next one. After warm-up it is that of
-    `transformers.get_scheduler` of the schedule's name."""
+    """Return AdamW's step size for the update of `version`: as `transformers.get_scheduler` has it after warm-up."""
     if version < job.lr_warmup_steps:
         return job.learning_rate * version / job.lr_warmup_steps
     if job.lr_schedule == "constant":
@@ -77,8 +76,7 @@ class PolicyLearner(ABC):
     def version(self) -> int: ...
     @abstractmethod
     def _compute_logprobs(self, rows: Sequence[Row], *, reference: bool = False) -> Iterable[tuple[Row, Tensor]]:
-        """Yield each row, in any order, with the log-probs (K,) of its sampled tokens: under the present weights, or
-        the frozen reference."""
+        """Yield each row, in any order, with the log-probs (K,) of its tokens: of present weights, or the reference."""
 
     @abstractmethod
     def _begin_steps(self, *, undoable: bool) -> None:

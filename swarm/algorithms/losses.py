@@ -174,8 +174,7 @@ class PolicyDifference:
         self._lightest = min(self._lightest, other._lightest)
 
     def metrics(self) -> Mapping[str, float]:
-        """Return Pearson's correlation of MiniMax-M1 (arXiv 2506.13585), Kong's effective sample size as a part of the
-        tokens, and means over tokens."""
+        """Return Pearson's correlation (MiniMax-M1, arXiv 2506.13585), Kong's effective sample size, and means."""
         tokens = max(1, self._tokens)
         mean = dict(zip(_SUMS, (self._sums / tokens).tolist(), strict=True))
         spread = max(0.0, mean["gap2"] - mean["gap"] ** 2) * (tokens / max(1, tokens - 1))

@@ -133,8 +133,7 @@ class Objective:
         self._sequences = job.algorithm == "gspo"
 
     def needs_proximal(self, *, stale: bool) -> bool:
-        """Whether an update must begin with a pass that computes `Tokens.proximal`; `stale`: it has older tokens. A
-        single optimiser step has it for nothing, and without older tokens it is what the engine computed."""
+        """Whether an update must begin with a pass that computes `Tokens.proximal`; `stale`: it has older tokens."""
         return self._several and not self._off and stale
 
     @property

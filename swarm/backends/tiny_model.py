@@ -77,8 +77,7 @@ _ROLES = ("system\n", "user\n", "assistant\n", "tool\n")
 CALL_MARKS = (
     '<tool_call>\n{"name": "', '", "arguments": {"', '"}}\n</tool_call>', "}}\n</tool_call>", '": "', '": ', '", "',
 )  # fmt: skip
-"""What the template writes around the names and values of a call. Each is one token of a model that is shown tools, so
-that a call takes hardly more tokens than it has words; longer marks come before those they begin with."""
+"""What the template writes around the names and values of a call, each of them one token; longer ones come first."""
 _PIECE = r"\p{N}{1,3}| ?\p{L}+[ \n]?|[^\p{N}\p{L}]"
 CHAT_TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{% if messages and messages[0]['role'] == 'system' %}"

@@ -184,8 +184,7 @@ def _find_half(body: bytes) -> InvalidRequest | None:
 
 
 def join_text(found: Any, where: str, kinds: Mapping[str, Sequence[str]]) -> str:
-    """Return the text of content: a string, or joined parts; `kinds` are the types of text, each with the fields beside
-    the text that have no influence."""
+    """Return the text of content: a string, or joined parts; `kinds`: types of text, with fields without influence."""
     if isinstance(found, str):
         return found
     if not isinstance(found, list):

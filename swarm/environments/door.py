@@ -129,8 +129,7 @@ class Door:
 
 
 class RemoteAgent:
-    """Plays an environment by the agent behind a door, all plays within `most_s` of the first one: an agent that takes
-    its time fails plays, and ends no evaluation."""
+    """Plays an environment by the agent behind a door, all plays within `most_s` of the first one."""
 
     def __init__(self, environment: Environment, door: Transport, key: str, most_s: float, on_play: OnPlay) -> None:
         self._agent = agent_of(environment, on_play=on_play, player=self._play)
@@ -193,8 +192,7 @@ class RemoteGame(PlainGame):
 
 
 async def serve_plays(door: str, server: str, key: str, code: dict[str, Callable[..., Any]]) -> None:
-    """Play what is offered, by the `agent` among the code of slots or the built-in one with its `prompt`, until
-    cancelled or the door is gone."""
+    """Play what is offered, by the code of slots or the built-in agent, until cancelled or the door is gone."""
 
     async def play_one(offer: Body) -> None:
         lease = Lease(  # which the evaluator holds, and keeps alive

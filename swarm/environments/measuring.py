@@ -30,8 +30,7 @@ _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 
 def bound_resource(kind: int, most: int) -> None:
-    """Bound this process from now on, unless it is already. Allocations beyond RLIMIT_AS fail, as a MemoryError in
-    Python; no file that it writes grows beyond RLIMIT_FSIZE."""
+    """Bound this process from now on, unless it is already: RLIMIT_AS its memory, RLIMIT_FSIZE each file's size."""
     soft, hard = resource.getrlimit(kind)
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft == resource.RLIM_INFINITY or soft > most:

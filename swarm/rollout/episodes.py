@@ -125,8 +125,7 @@ class LeasedEpisode:
 
 @dataclass(slots=True, eq=False)
 class PreparedEpisode:
-    """A prepared episode: whole, with its reward, but its team has not decided. `since` is when it was prepared. One
-    that decides for its team aborts itself at `expires_at`."""
+    """A prepared episode, whole but undecided, `since` then; a decider aborts itself at `expires_at`."""
 
     sample: Sample
     since: float
@@ -472,8 +471,7 @@ class EpisodeRegistry:
         log.warning("event=%s episode=%s owner=%r reason=%s", event, episode, owner, reason)
 
     def give_up(self, episode: LeasedEpisode, state: Closing, reason: str, *, failed: bool = False) -> None:
-        """Close an open episode without a reward, and count and note it; its place is free again, unless its agent
-        `failed` its task too often: then that is skipped."""
+        """Close an open episode without a reward; a task that its agent `failed` too often is skipped."""
         self.counts[state] += 1
         self.leases.close(episode, state, reason=reason if state == "fenced" else None)
         self.store.note(EpisodeClosed(episode.id, state, episode.fencing_token, reason=reason[:REASON_KEPT] or None))

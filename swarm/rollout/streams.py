@@ -196,8 +196,7 @@ class Streams:
 
     @property
     def charted(self) -> tuple[str, ...]:
-        """Streams that are measured each for itself, at most `MOST_CHARTED`: those with shares, then by name, so that
-        they are the same in every life of the server."""
+        """Streams that are measured each for itself, the same in every life: those with shares, then by name."""
         return tuple(dict.fromkeys([*self.shares, *sorted(self._progress)]))[:MOST_CHARTED]
 
     def check(self, stream: str) -> None:

@@ -62,8 +62,7 @@ class Teams:
         return Ack(episode_id=claims.episode, state="prepared")
 
     async def commit(self, claims: Claims) -> Ack:
-        """End a prepared episode for good; the same again changes nothing. Durable when this returns. Raises
-        JobConflict for one that is not prepared, EpisodeEnded or LeaseLost for one that is aborted or fenced."""
+        """End a prepared episode for good, durably; the same again changes nothing. JobConflict: it is not prepared."""
         self._registry.require_recovered()
         prepared = self.leases.find_prepared(claims)
         if prepared is not None:

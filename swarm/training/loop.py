@@ -42,8 +42,7 @@ from swarm.training.trackers import Tracker, TrackerThread
 from swarm.wire import AwaitedAdvantages, EvaluationSummary, GivenAdvantages, ServerState, Stillness
 
 YOUNG, MIDDLE, ALL = 2_000, 5, 10_000
-"""Objects made and not freed after which the young ones are looked at; such looks after which the middle ones are; and
-looks at those after which all are, where no quiet moment came for so long (a hundred million objects)."""
+"""Thresholds of garbage collection; all are looked at after a hundred million objects without a quiet moment."""
 WORTH = 100
 """Looks at the middle ones (a million objects) after which a quiet moment is used."""
 

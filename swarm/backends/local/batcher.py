@@ -37,8 +37,7 @@ _BLOCK = 512
 
 
 class SampledBatch(NamedTuple):
-    """The next token of each row: ids (B,), log-probs (B,), and where asked for the likeliest ids that could come, with
-    theirs, likeliest first."""
+    """The next token of each row: ids (B,), log-probs (B,), and where asked for the likeliest ids with theirs."""
 
     ids: Tensor
     logprobs: Tensor

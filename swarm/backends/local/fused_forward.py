@@ -303,8 +303,7 @@ _LEAST = 2.0**-8
 
 @torch.no_grad()
 def describe_difference(model: nn.Module, own: Callable[[], Tensor], found: Tensor) -> str | None:
-    """Return in words how far `found` is from what the model's modules compute; None if by rounding alone. Nobody
-    else may run the model meanwhile."""
+    """Return in words how far `found` is from what the model's modules compute; None if by rounding alone."""
     expected = own().float()
     if next(model.parameters()).dtype == torch.float32:
         gap = ((found.float() - expected).abs().max() / expected.abs().max()).item()

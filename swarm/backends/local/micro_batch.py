@@ -149,8 +149,7 @@ def split_branches(branches: Sequence[Branch], tokens: int) -> Iterator[list[Bra
 
 
 class PackedRows:
-    """Rows as one packed tree; as `PaddedRows` has them side by side. The first branch shares nothing. ids, position
-    (N,): ids in depth-first order and their depths; places (M,): where each sampled token is predicted."""
+    """Rows as one packed tree. ids, position (N,): in depth-first order; places (M,): where tokens are predicted."""
 
     def __init__(self, branches: Sequence[Branch]) -> None:
         self.rows: Sequence[Row] = [branch.row for branch in branches]

@@ -204,8 +204,7 @@ class Policy:
                 )
 
     def decode(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
-        """Return `features` (B, T, F) of ids (B, T) at `positions` (B, T), without gradients, over `cache`. `mask` (B,
-        1, T, S) is added to the scores of what `cache.update` returns."""
+        """Return `features` (B, T, F) of ids and `positions` (B, T) over `cache`; `mask` (B, 1, T, S): see `Cache`."""
         if self._fused is None:
             return self.features(
                 ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True

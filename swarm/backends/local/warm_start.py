@@ -179,8 +179,7 @@ def _make(job: Job, source: Path, renderer: HFRenderer, folder: Path, progress: 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make the model that the job in the command line trains, and print steps, then its folder; return the exit code:
-    2, with a line, for bad input."""
+    """Make the model that the job in the command line trains, and print steps, then its folder; return the code."""
     parser = argparse.ArgumentParser(prog="python -m swarm.backends.local.warm_start", description="Make a model.")
     parser.add_argument("--job", required=True, help="the job as JSON")
     parser.add_argument("--models", required=True, type=Path, help="folder of models; made if missing")

@@ -42,8 +42,7 @@ FREE_S: Final = 120.0
 
 
 def reserve_pairs(count: int, seconds: float = FREE_S) -> Any:
-    """Return a placement group of Ray's with a bundle of one GPU for each pair, on as few nodes as have room.
-    BackendError where so many are not free within `seconds`."""
+    """Return a placement group of Ray's, one GPU for each pair; BackendError where these are not free in time."""
     from ray.util.placement_group import placement_group, remove_placement_group
 
     group = placement_group([{"GPU": 1}] * count, strategy="PACK")
@@ -207,8 +206,7 @@ class Cluster:
         return {"num_cpus": _SHARE, "scheduling_strategy": strategy}
 
     def reserve(self) -> None:
-        """Require enough GPUs, and have Ray keep those that ranks and replicas share; on CPUs find the nodes of a Ray
-        that was joined. BackendError for what is not there."""
+        """Require enough GPUs, and have Ray keep the shared ones; on CPUs find the nodes of a Ray that was joined."""
         fields = self.fields
         if self.device == "cpu" and fields.address is None:
             return

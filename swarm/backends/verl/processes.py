@@ -52,8 +52,7 @@ T = TypeVar("T")
 
 
 class OneThread:
-    """Calls on one thread that no end of the interpreter waits for, and which is there for what libraries do at exit:
-    an executor's would be ended before."""
+    """Calls on one thread that no end of the interpreter waits for; an executor's is gone when libraries exit."""
 
     def __init__(self, name: str) -> None:
         self._name = name

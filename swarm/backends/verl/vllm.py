@@ -68,8 +68,7 @@ def head_size(folder: Path) -> int:
 
 
 def cache_bytes(spec: ReplicaSpec) -> int:
-    """Return the bytes of the cache on a CPU: what `max_concurrency` whole contexts, and a block to spare for each,
-    take, within `kv_cache_bytes`."""
+    """Return the bytes of the cache on a CPU: those of `max_concurrency` contexts, within `kv_cache_bytes`."""
     job, text = spec.job, text_config(Path(spec.folder))
     heads = text.get("num_key_value_heads") or text["num_attention_heads"]
     width = 4 if job.dtype == "float32" else 2
@@ -208,8 +207,7 @@ def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
 
 
 class VllmStream:
-    """A model that vLLM's engine serves, in processes of its own: one stream a name, which ends by itself or is
-    aborted. Weights change while no stream is open."""
+    """A model that vLLM's engine serves, in processes of its own. Weights change while no stream is open."""
 
     def __init__(self, spec: ReplicaSpec) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs

@@ -97,8 +97,7 @@ _PREFIX = "base_model.model."
 
 
 def copy_shards(engine: Any) -> checkpoint.Sets:
-    """Return copies, on the CPU, of all that a step changes: this rank's parts of the trained weights, and of AdamW's
-    state by `PARAMETER/KEY`, as a checkpoint's two sets."""
+    """Return copies of this rank's parts of the trained weights, and of AdamW's state by `PARAMETER/KEY`, as sets."""
     own, state = trainable_parameters(engine.module), engine.optimizer.state
     moments = {
         f"{name}/{key}": _copy(value) for name, weight in own.items() for key, value in state[weight].items()
