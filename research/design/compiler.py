@@ -56,6 +56,8 @@ REPLICATING_TABLE = (
     *DEFAULT_TABLE[1:],
 )
 """The default table, where a supported claim is tried once more in another setting."""
+_WIDE: Final = (Logged.name, TokensPerTask.name)
+"""Kinds of metrics whose range may be far wider than what runs come to."""
 
 
 def accept_hypotheses(
@@ -93,10 +95,6 @@ def collect_code(proposal: Propose) -> dict[str, str]:
     return code
 
 
-_WIDE: Final = (Logged.name, TokensPerTask.name)
-"""Kinds of metrics whose range may be far wider than what runs come to."""
-
-
 @dataclass(frozen=True, slots=True)
 class PricedExploration:
     """Runs of each arm, before seeds are drawn that all of them share."""
@@ -118,10 +116,7 @@ class PricedExploration:
 
 @dataclass(frozen=True, slots=True)
 class CompiledDesign:
-    """A sound design that keeps its promise within the budget, before seeds are drawn for it.
-
-    Where the noise is not known its first runs size it: `seeds` are those of its pilot.
-    """
+    """A sound design that keeps its promise within the budget, before seeds are drawn for it."""
 
     hypotheses: tuple[Hypothesis, ...]
     proposal: ProposeDesign
@@ -155,7 +150,6 @@ class CompiledDesign:
         return "contrast" if self.draft.weights else "welch" if self.draft.arms == 2 else "common"
 
     def explore(self, why: str) -> PricedExploration:
-        """Return one run of each arm, control included."""
         metric = self.compiler.metric(self.draft)
         scored, name = screen_metric(metric), metric_name(metric).replace("hidden success", "success on search tasks")
         named = scored.model_copy(update={"name": scored.name or name})
@@ -339,8 +333,7 @@ class DesignCompiler(SampleSizeCalculator):
     def accept_proposal(
         self, proposal: Propose, environment: str | None = None, *, code_allowed: bool = False
     ) -> tuple[Hypothesis, ...]:
-        """Return the hypotheses of a proposal as records, none of a search; raise DesignRefused for what no design
-        could test. `code_allowed` says whether runs are in containers, so that Python may be proposed."""
+        """Return the hypotheses of a proposal as records, none of a search; raise DesignRefused for what none tests."""
         if not code_allowed and any(claim.code and not is_expression(claim.code) for claim in proposal.hypotheses):
             message = (
                 "expected an expression behind `=`, or hypotheses about job fields; found Python, which runs in "

@@ -139,16 +139,12 @@ def require_replicable(metric: Metric, there: Metric) -> None:
 
 
 def require_room_to_gain(
-    draft: DesignDraft,
-    levels: Sequence[float],
-    known: Sequence[MeasuredEnvironment | None],
+    draft: DesignDraft, levels: Sequence[float], known: Sequence[MeasuredEnvironment | None],
     claims: Sequence[Hypothesis],
-) -> None:
+) -> None:  # fmt: skip
     """Raise DesignRefused where a claim on what models gain does not fit between their beginnings and the bounds.
-
-    `levels` are gains of runs of the control's job, `known` a check of each arm (the control's first), `claims` those
-    on the others in order. Without such runs the control is taken to gain nothing, as is a model that is to gain less.
-    """
+    `levels` are gains of runs of the control's job (without any it is taken to gain nothing), `known` a check of each
+    arm, the control's first, `claims` those on the others in order."""
     if len(levels) >= LEAST_RUNS and min(levels) == max(levels):
         raise DesignRefused(
             f"expected a control whose gains vary; all {len(levels)} runs of its job gained {levels[0]:g}, so that "

@@ -36,6 +36,10 @@ from swarm.job import Job, TinyModel, tunables
 
 KnownVerdict = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid", "does not follow"]
 """A verdict, or that it does not follow from the files any more: then nothing else is said of it."""
+FILE: Final = "findings.json"
+_FORM: Final = f"1, results {RESULTS_VERSION}"
+"""The first number is that of what is kept of a study."""
+_CODE: Final = "its reward is code, and no field of a job; see the report"
 
 
 class FindingConditions(Record):
@@ -98,8 +102,7 @@ class KnownFinding(Record):
 
     @property
     def sign(self) -> int:
-        """1 where the later value, in the order of `compared`, is said to have the higher metric, -1 where the lower
-        one, 0 where no difference is claimed."""
+        """1 where the later value of `compared` is said to have the higher metric, -1 where the lower, else 0."""
         if self.verdict not in ("supported", "refuted") or not self.estimate:
             return 0
         return 1 if (self.estimate > 0) == self._in_order else -1
@@ -155,17 +158,15 @@ def build_finding(state: StudyState, claim: Hypothesis, verdict: Verdict, folder
         values, alike = recorded.model_dump(mode="json"), without_model_path(recorded).value()
         usual = Job.default_fields(recorded.model, recorded.lora_rank)
     shown = sorted(values.keys() - {*apart, MODEL, "environment"})
+    played = " apart" * bool(design.metric.evaluates_apart(claim.declared))
+    played += " by agent" * bool(design.metric.evaluate_by)
     conditions = FindingConditions(
-        environment=environment,
+        environment=environment, metric=metric_key(design.metric) + played, metric_name=metric_name(design.metric),
         model="compared" if MODEL in claim.declared else model_name(values.get(MODEL, {})),
         model_key=digest(values.get(MODEL))[:16] if recorded is None else model_key(recorded),
-        metric=metric_key(design.metric)
-        + " apart" * bool(design.metric.evaluates_apart(claim.declared))
-        + " by agent" * bool(design.metric.evaluate_by),
-        metric_name=metric_name(design.metric),
         job=digest({name: value for name, value in alike.items() if name not in apart})[:16],
         fields={name: values[name] for name in shown if values[name] != usual.get(name)},
-    )
+    )  # fmt: skip
     return KnownFinding(
         study=state.id, round=state.round, hypothesis=claim.id, phase=verdict.phase,
         claim=sentences([claim], environment, least, design.metric)[0],
@@ -173,11 +174,6 @@ def build_finding(state: StudyState, claim: Hypothesis, verdict: Verdict, folder
         n_control=verdict.n_control, n_treatment=verdict.n_treatment, exploratory=verdict.exploratory,
         lock=str(state.design_hash), conditions=conditions, **outcome,
     )  # fmt: skip
-
-
-FILE: Final = "findings.json"
-_FORM: Final = f"1, results {RESULTS_VERSION}"
-"""The first number is that of what is kept of a study."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,9 +316,6 @@ class Recipe:
     """Values that were never confirmed together, each pair a sentence."""
     notes: tuple[str, ...]
     """What else was found and is not in the job, or why nothing is."""
-
-
-_CODE: Final = "its reward is code, and no field of a job; see the report"
 
 
 def recipe_of(state: StudyState, folder: Path) -> Recipe:

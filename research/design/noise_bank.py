@@ -126,9 +126,8 @@ def _evaluation_variance(entries: Iterable[Observation]) -> float | None:
 
 
 def _seed_correlation(groups: Sequence[Sequence[Observation]]) -> tuple[float | None, int]:
-    """Return the correlation of residuals of two groups' runs with one seed, and the number of pairs (`LEAST_PAIRS`).
-    By the large-sample variance of an intraclass correlation, n seeds that k arms share say as much of it as (n - 1) k
-    (k - 1) / 2 pairs times ((1 + r) / (1 + (k - 1) r))^2."""
+    """Return the correlation of residuals of two groups' runs with one seed, and the number of pairs: of n seeds that k
+    arms share (n - 1) k (k - 1) / 2 times ((1 + r) / (1 + (k - 1) r))^2, by its variance in large samples."""
     products, left, right, free = 0.0, 0.0, 0.0, Counter[int]()
     for together in _group_by((entry for group in groups for entry in group), lambda entry: entry.pairing).values():
         values = [
@@ -151,8 +150,7 @@ def _seed_correlation(groups: Sequence[Sequence[Observation]]) -> tuple[float | 
 
 
 def _split_by_arm(alike: Sequence[Observation], settings: Sequence[str]) -> list[list[Observation]]:
-    """Return the runs of each arm's setting, where those say enough of every one; else all as one part, but for those
-    of another setting that mostly collapses: it says nothing of how often these do."""
+    """Return the runs of each arm's setting, where those say enough; else all but for others that mostly collapse."""
     arms = [[entry for entry in alike if entry.setting == key] for key in dict.fromkeys(settings)]
     enough = (sum(len(group) - 1 for group in _list_groups(arm)) >= LEAST_DF for arm in arms)
     if len(settings) > 1 and all(enough):
@@ -248,7 +246,6 @@ class NoiseBank:
         return tuple(sorted(seen.value for seen in alike if not seen.lost))
 
     def values(self, job: Job, metric: Metric) -> list[float]:
-        """Return what runs of this job's kind came to, at whatever settings."""
         return [entry.value for entry in self._list_alike(job.environment, job, metric)]
 
     def _list_alike(self, environment: str, job: Job, metric: Metric) -> list[Observation]:
@@ -261,8 +258,7 @@ class NoiseBank:
 
     def find(self, environment: str, job: Job, metric: Metric, others: Sequence[Job] = ()) -> Noise | str:
         """Return the noise of a metric with so many evaluation episodes, or in a sentence why nothing is known of it.
-        Pooled are groups that were evaluated on as many episodes, those with most degrees of freedom; all groups where
-        it is known what of the spread is evaluation. `others` are the jobs of the other arms."""
+        Pooled are groups evaluated on as many episodes; all where it is known what of the spread is evaluation."""
         seen = self._list_alike(environment, job, metric)
         cut_at = None if metric.threshold is None else metric.cut_at
         # of groups that mostly end at a horizon the spread says nothing
@@ -382,7 +378,6 @@ def job_key(job: Job) -> str:
 
 
 def setting_key(job: Job) -> str:
-    """Return the key of a job whatever its seed, its length and its machine."""
     return digest({**_drop_seed(job), "steps": None, "device": None})[:16]
 
 
@@ -421,8 +416,7 @@ def _observe(run: RunState, metric: Metric) -> Observation | str:
 
 
 def metric_key(metric: Metric, job: Mapping[str, Any] | None = None) -> str:
-    """Return the key of a metric with all that its values depend on: of another horizon or schedule they are others,
-    and of a job that is evaluated in another game. Without a job it is of the game as it is usually played."""
+    """Return the key of a metric with all that its values depend on, of the usual game where no job says another."""
     knobs = knobs_of(metric.evaluated(job or {}))
     game = f"at {canonical(knobs)}" if knobs and job else None
     plan = None if metric.schedule is None else f"{metric.schedule.episodes} every {metric.schedule.every}"

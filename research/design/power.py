@@ -118,13 +118,14 @@ class RatePower(PowerAnalysis):
 
     def seeds_needed(self, effect: float) -> int | None:
         """Return the fewest seeds that keep the promise; None where the most that are tried do not."""
-        from studies.statistics.proportions import MOST_SEEDS as MOST_TRIED
-        from studies.statistics.proportions import seeds_for_rates
+        from studies.statistics import proportions
 
-        alone = seeds_for_rates(*self._rates(effect), target_power=self.promised, alpha=self._share(self.level))
+        alone = proportions.seeds_for_rates(
+            *self._rates(effect), target_power=self.promised, alpha=self._share(self.level)
+        )
         if alone is None or self.most_analyses == 1:
             return alone
-        return next((seeds for seeds in range(alone, MOST_TRIED + 1) if self.detects(seeds, effect)), None)
+        return next((seeds for seeds in range(alone, proportions.MOST_SEEDS + 1) if self.detects(seeds, effect)), None)
 
     def _share(self, alpha: float) -> float:
         return alpha / (self.families * self.compared)

@@ -1,15 +1,10 @@
 """The price in seconds of a run and of a design, and what a study may still spend.
 
-As measured for this environment and model, else estimated for 2 cores that make 2 runs at once, with P parameters:
-
-    tokens of a call     FED_PROMPT + max_tokens / 2
-    a call               SECONDS_PER_CALL and 2 P x tokens / RATES[device]
-    an update's episode  UPDATE_SECONDS_PER_EPISODE and 6 P x tokens of its calls / RATES[device]
-    start-up             STARTUP_S and 4 P bytes / LOADED_PER_S
-
-A run of the same job observed here beats it. From its first ended run on a study goes by its own times (`price_of`),
-which follow from the log and from times alone, so that no result moves them. A design is priced at its worst: every
-seed, the whole screen, the replication, in waves of as many runs as the machine makes at once.
+As measured for this environment and model, else estimated by the constants below for 2 cores that make 2 runs at once,
+with 2 operations of a parameter for a token that is fed and 6 for one that is learned. A run of the same job observed
+here beats it. From its first ended run on a study goes by its own times (`price_of`), which follow from the log and
+from times alone, so that no result moves them. A design is priced at its worst: every seed, the whole screen, the
+replication, in waves of as many runs as the machine makes at once.
 """
 
 from __future__ import annotations
@@ -25,13 +20,7 @@ from itertools import islice
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from research.environments.catalog import (
-    NO_MODEL,
-    MeasuredEnvironment,
-    differences,
-    find_all_measurements,
-    model_key,
-)
+from research.environments.catalog import NO_MODEL, MeasuredEnvironment, differences, find_all_measurements, model_key
 from research.installation.base_job import parse_job, without_model_path
 from research.installation.home import Home
 from research.installation.machine import cores, max_parallel_runs, run_bytes
@@ -74,6 +63,15 @@ _TINY: Final = 1_000_000
 
 KnownCheck = Callable[[Job], ModelCheck | None]
 """Returns what `ajet model check` measured of a job's model under the job's conditions; None where nobody asked it."""
+OVERHEAD_S = 35.0
+"""Once per study: the tiny model is made, the report is built."""
+NEWEST_STUDIES = 10
+"""So many studies of an installation say what its runs take."""
+NEWEST_RUNS = 8
+"""So many runs of a study say what its next one takes: enough for a median, and a machine's load changes."""
+PROCESSES = "process"
+_ESTIMATED = "a first estimate for the default tiny model on 2 cores"
+_OBSERVED = "runs of the same jobs on this installation where there were any, else " + _ESTIMATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,6 @@ class Estimates:
         return len(job.evaluate_after) * job.evaluation_episodes * self._episode_seconds(job)
 
     def evaluations(self, job: Job, episodes: int = BOTH_EVALUATIONS) -> float:
-        """Return the seconds of evaluations with so many episodes in all."""
         return episodes * self._episode_seconds(job)
 
     def describe_basis(self, job: Job) -> str:
@@ -210,17 +207,6 @@ def _count_large_parameters(job: Job) -> int:
     """Return the parameters of a model for which the constants do not stand; 0 for a tiny one."""
     found = count_parameters(job)
     return found if found > _TINY else 0
-
-
-OVERHEAD_S = 35.0
-"""Once per study: the tiny model is made, the report is built."""
-NEWEST_STUDIES = 10
-"""So many studies of an installation say what its runs take."""
-NEWEST_RUNS = 8
-"""So many runs of a study say what its next one takes: enough for a median, and a machine's load changes."""
-PROCESSES = "process"
-_ESTIMATED = "a first estimate for the default tiny model on 2 cores"
-_OBSERVED = "runs of the same jobs on this installation where there were any, else " + _ESTIMATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,8 +336,7 @@ def local_pricing(home: Home, log: EventLog, parallel: int, sandbox: str = PROCE
 
 
 def median_seconds(log: EventLog, exclude: str = "") -> dict[str, ObservedRun]:
-    """Return the median seconds of the newest studies' attempts at each job, by price key, but for study `exclude`.
-    Only runs with as many evaluation episodes as the newest one count: the price of others is computed from theirs."""
+    """Return the median seconds of the newest studies' attempts at each job, evaluated as the newest, by price key."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     played: dict[str, int] = {}
     others = (study for study in readable_studies(log) if study.id != exclude)
@@ -382,8 +367,7 @@ def find_locked_price(state: StudyState, phase: Phase, steps: int | None = None)
 
 
 def is_guess(state: StudyState, phase: Phase, job: Job) -> bool:
-    """Return whether `price_of` follows neither what a run under the same lock took, nor the built-in environments and
-    the tiny model."""
+    """Return whether `price_of` follows neither a run under the same lock, nor what built-in environments take."""
     known = job.environment in CALLS_PER_EPISODE and not isinstance(job.model, PathModel)
     return not known and not _find_durations(state, phase)
 

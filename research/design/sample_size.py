@@ -57,7 +57,6 @@ class Unaffordable(DesignRefused):
 
 
 def refuse_exploring(found: str) -> DesignRefused:
-    """Return the refusal of what one run of each arm cannot be made of."""
     expected = f"expected settings that are compared, to explore; found {found}"
     return DesignRefused(
         f"{expected}; name settings, --vary FIELD=VALUE,VALUE, or leave --explore out",
@@ -121,8 +120,7 @@ class SampleSizeCalculator(BudgetCheck):
         return self.widen_screen(draft, need), need, analysis
 
     def choose_episodes(self, draft: DesignDraft) -> Self:
-        """Return what sizes by the episodes that make a design cheapest, of those that are affordable. Of prices that
-        are nearly the same the most episodes are taken: more plays also say more of each training."""
+        """Return what sizes by the episodes that make a design cheapest; of nearly the same prices by the most."""
         options = self.list_evaluations(draft)
         if self.requirements.episodes is not None or not options:
             return self.with_episodes(self.requirements.episodes or self._guess_episodes(draft))
@@ -135,9 +133,8 @@ class SampleSizeCalculator(BudgetCheck):
         return self.with_episodes(max(near))
 
     def _guess_episodes(self, draft: DesignDraft) -> int:
-        """Return the episodes by which a pilot's share of solved tasks is surest for its price (Cochran 1977, 10.6). As
-        nobody knows better, seeds alone are taken to spread by a third of the effect, by `_SPREAD` at the least, and
-        plays have the variance `_PLAY`."""
+        """Return the episodes by which a pilot's share of solved tasks is surest for its price (Cochran 1977, 10.6), as
+        if seeds alone spread by a third of the effect, `_SPREAD` at the least, and plays by `_PLAY`."""
         job, metric, kind = draft.job, self.metric(draft), kind_of(self.metric(draft))
         of_plays = kind.evaluates and not kind.rates and not metric.unit and metric.schedule is None
         if not of_plays or not isinstance(self._noise(draft), str):
@@ -190,9 +187,8 @@ class SampleSizeCalculator(BudgetCheck):
         raise self._unaffordable(stages, why, [f"use {self.suggest_flags(stages)}", *exploring], ways, steps)
 
     def shrink(self, draft: DesignDraft) -> tuple[int, PowerAnalysis] | None:
-        """Return the most seeds that are affordable, with the power that they really have; None where there are none.
-        Fewer than are needed for what was to be promised: where nobody named effect or power, or runs were made for the
-        design. Prices that this study's first run corrected stand for what they were, where nothing else would fit."""
+        """Return the most seeds that are affordable, with the power that they really have, where nobody named effect or
+        power, or runs were made for the design; None for none. Listed prices count where nothing else would fit."""
         wanted = self.requirements
         named = wanted.effect is not None or wanted.power != DEFAULT_POWER or wanted.power_named
         usual = not named and self.ledgers.round == 1 and draft.effect >= wanted.min_effect(self.metric(draft))
@@ -236,7 +232,6 @@ class SampleSizeCalculator(BudgetCheck):
         return found if isinstance(found, str) else None
 
     def metric(self, draft: DesignDraft) -> Metric:
-        """Return what the runs of a design are judged by."""
         return draft.metric(self.judge, self.episodes or self.requirements.hidden_episodes)
 
     def has_untrained(self, job: Job) -> bool:

@@ -61,10 +61,9 @@ def choose_balanced(seen: Sequence[Point], free: Sequence[Point]) -> Point:
 def choose_by_surface(
     screen: Screen, scores: Mapping[Point, float | None], free: Sequence[Point], *, last: bool
 ) -> Point:
-    """Return where the surface's upper bound is highest (GP-UCB of Srinivas, Krause, Kakade & Seeger 2010). Of `scores`
-    higher is better, None while a candidate runs: it counts with what the surface expects of it (the "kriging believer"
-    of Ginsbourger, Le Riche & Carraro 2010). The `last` asks shall be good rather than telling, and go by the surface's
-    mean."""
+    """Return where the surface's upper bound is highest (GP-UCB of Srinivas, Krause, Kakade & Seeger 2010), for the
+    `last` asks its mean. Of `scores` higher is better, None while a candidate runs: it counts with what is expected of
+    it (the "kriging believer" of Ginsbourger, Le Riche & Carraro 2010)."""
     known = {point: score for point, score in scores.items() if score is not None}
     surface = Surface(screen.knobs, [*known], [*known.values()])
     if running := [point for point, score in scores.items() if score is None]:

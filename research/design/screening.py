@@ -52,7 +52,8 @@ class ScreenProgress:
         from research.design.samplers import choose_balanced, choose_by_surface, list_free  # they take long to import
 
         screen, index, points = self.screen, len(self.asked), self._points
-        taken = [*points.values(), *self._control_point]
+        inside = all(knob.field in self.control and self.control[knob.field] in knob.values for knob in screen.knobs)
+        taken = [*points.values(), *([self._point(self.control)] if inside else [])]
         if index >= screen.candidates or not (
             free := list_free(screen, taken, lambda point: self.allowed(self._values(point)), index)
         ):
@@ -93,13 +94,6 @@ class ScreenProgress:
     @property
     def _points(self) -> dict[str, _Point]:
         return {arm.name: self._point(arm.overrides) for arm in self.asked}
-
-    @property
-    def _control_point(self) -> tuple[_Point, ...]:
-        inside = all(
-            knob.field in self.control and self.control[knob.field] in knob.values for knob in self.screen.knobs
-        )
-        return (self._point(self.control),) if inside else ()
 
     def _known_scores(self) -> dict[str, float]:
         """Return the score of each candidate that has one, turned so that higher is better, the failed worst."""

@@ -125,9 +125,8 @@ def try_code(
     study: str, isolation: Isolation, collect: Callable[[str], Sequence[Mapping[str, Any]]],
     slot: str, source: str, environment: str, blind: bool = False,
 ) -> str:  # fmt: skip
-    """Call the code of a slot as a training does, Python on a scripted play and all, unless `blind`, on recorded ones;
-    return what it gave there, in a line. Raise DesignRefused with what it says if it fails. Where no container can be
-    had now nothing is said: its runs wait for one, too. No expression needs that."""
+    """Call the code of a slot as a training does, unless `blind` on recorded plays too; return what it gave, in a line,
+    nothing where no container can be had now. Raise DesignRefused with what it says if it fails."""
     plays = [] if blind else collect(environment)
     try:
         if is_expression(source):
@@ -151,7 +150,6 @@ def try_code(
 
 
 def collect_inputs(tools: StudyTools) -> dict[str, bytes]:
-    """Return the files that an analysis reads, by path."""
     state, rows, later = tools.state, list[dict[str, Any]](), dict[str, bytes]()
     for number, run in reversed(list(list_runs(state))):
         spec, files = run.spec, dict[str, Any]()

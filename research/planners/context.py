@@ -35,6 +35,18 @@ from swarm.environments.registry import environments
 from swarm.errors import InvalidRequest
 from swarm.job import Job, TinyModel, default_learning_rate, tunables
 
+NO_CODE_NOW: Final = "plays of hidden tasks were looked at, and code could hold their answers"
+SUCCESS_ALONE: Final = Metric(meaning="share of hidden tasks solved after the last step", episodes=1)
+Stage = Literal["propose", "design", "look", "repair", "conclude", "review"]
+_EFFECTS_SHOWN: Final = 6
+_SHOWN_OF_VERDICT = {
+    "hypothesis", "verdict", "reason", "estimate", "p", "n_control", "n_treatment", "phase", "mediators",
+}  # fmt: skip
+"""Without an interval: the one that decided is among the references."""
+
+Check = Callable[[Action], DesignRefused | None]
+"""Returns why an action would be refused, in one line for a person and one for a planner; None when it is taken."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
@@ -54,11 +66,6 @@ class ToolResult:
         shown = {"name": self.name, "arguments": dict(self.arguments), "sha256": sha256, "characters": characters}
         shown |= {"split": self.split} if self.name == PLAYS else {}
         return shown if self.made is None else {**shown, MADE: dict(self.made)}
-
-
-NO_CODE_NOW: Final = "plays of hidden tasks were looked at, and code could hold their answers"
-SUCCESS_ALONE: Final = Metric(meaning="share of hidden tasks solved after the last step", episodes=1)
-Stage = Literal["propose", "design", "look", "repair", "conclude", "review"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +103,7 @@ class ArmSummary:
 
 
 def field_specs(base: Job | None = None, models: ComparedModels = NO_MODELS, where: str = "") -> tuple[FieldSpec, ...]:
-    """Return the fields a study may vary, with what `base` has as their defaults; knobs as the environment `where` has
-    them, or the base job's; the model where several are named."""
+    """Return the fields a study may vary: defaults are those of `base`, knobs those of the environment `where`."""
     fixed, job, specs = {} if base is None else find_fixed_fields(base), base or Job(), []
     for name, mark in tunables().items():
         own, ladder, description = getattr(job, name), mark.ladder, Job.model_fields[name].description or ""
@@ -251,11 +257,9 @@ class PlannerContext(Briefing):
         range_of = {"name": metric_name(metric), "means": metric.meaning, "worst": metric.worst, "best": metric.best}
         judged = {"metric": range_of | unit}
         budget = {
-            "seconds_left": round(self.seconds_left),
-            "max_runs": self.max_runs,
-            "runs_at_once": self.parallel,
+            "seconds_left": round(self.seconds_left), "max_runs": self.max_runs, "runs_at_once": self.parallel,
             "seconds_per_run_of_the_default_job": round(self.seconds_per_run),
-        }
+        }  # fmt: skip
         claims = [entry.model_dump(mode="json") for entry in self.hypotheses]
         if self.stage in ("look", "conclude", "review"):
             arms = [asdict(arm) for arm in self.arms]
@@ -304,16 +308,6 @@ class PlannerContext(Briefing):
         with suppress(InvalidRequest):  # its files are gone: who plays it will say so
             return {"rewards": list(environment.reward_range), "quoted": describe_environment(environment)}
         return {}
-
-
-_EFFECTS_SHOWN: Final = 6
-_SHOWN_OF_VERDICT = {
-    "hypothesis", "verdict", "reason", "estimate", "p", "n_control", "n_treatment", "phase", "mediators",
-}  # fmt: skip
-"""Without an interval: the one that decided is among the references."""
-
-Check = Callable[[Action], DesignRefused | None]
-"""Returns why an action would be refused, in one line for a person and one for a planner; None when it is taken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,14 @@ _SHORTEST_KEY = 8
 _PASSING = frozenset({408, 409, 425, 429, "timeout", "unreachable", "dropped"})
 """Statuses and kinds of failure that pass, as faults of a server do."""
 _SHOWN = 240
+THINKING: Final = "anthropic_thinking"
+USUAL_TOKENS: Final = 16_000
+"""Most tokens of an answer where nobody says: this API wants a number."""
+_ENDS: Final = {"max_tokens": "length", "model_context_window_exceeded": "length", "tool_use": "tool_calls"}
+_MADE_BY = {"openai": "OpenAI's", "anthropic": "Anthropic's"}
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
+_MOST_DOUBLINGS = 10
+_TIMES = re.compile(r'(\\?"(?:seconds_left|seconds_per_run_of_the_default_job)\\?": )[-+.\deE]+')
 
 
 class EndpointError(Exception):
@@ -135,12 +143,6 @@ def url_origin(base_url: str) -> str:
     return f"{parts.scheme}://{parts.hostname}{port}"
 
 
-THINKING: Final = "anthropic_thinking"
-USUAL_TOKENS: Final = 16_000
-"""Most tokens of an answer where nobody says: this API wants a number."""
-_ENDS: Final = {"max_tokens": "length", "model_context_window_exceeded": "length", "tool_use": "tool_calls"}
-
-
 class AnthropicEndpoint(OpenAiEndpoint):
     """An endpoint behind the anthropic client."""
 
@@ -214,11 +216,6 @@ def to_completion(body: str) -> str:
     tokens = {"prompt_tokens": usage.input_tokens + cached, "completion_tokens": usage.output_tokens}
     choice = {"message": message, "finish_reason": _ENDS.get(str(reply.stop_reason), "stop")}
     return json.dumps({"model": str(reply.model), "choices": [choice], "usage": tokens})
-
-
-_MADE_BY = {"openai": "OpenAI's", "anthropic": "Anthropic's"}
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
-_MOST_DOUBLINGS = 10
 
 
 class CompletionToolCall(BaseModel):
@@ -336,9 +333,6 @@ class RetryingEndpoint:
     def note(self) -> str:
         times = "once" if self._failed == 1 else f"{self._failed} times"
         return f"The endpoint was waited for {times} ({self._last})." if self._failed else ""
-
-
-_TIMES = re.compile(r'(\\?"(?:seconds_left|seconds_per_run_of_the_default_job)\\?": )[-+.\deE]+')
 
 
 class _Failure(BaseModel, extra="forbid"):

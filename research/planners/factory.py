@@ -45,16 +45,18 @@ FALLBACK_KEY = "AJET_PLANNER_FALLBACK_KEY"
 """Environment variable with the key for a second endpoint that is named by its address."""
 _NO_KEY = "none"
 """Sent where an endpoint of one's own needs no key; the SDK wants one."""
+_PARTS = ("BASE_URL", "API_KEY")
+EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""Ends of the bins of predicted probability; each holds its lower end, the last one both."""
 
 
 def make_planner(
     name: str | None, model: str | None, environ: Mapping[str, str], options: Mapping[str, Any] = {}, *,
     note: Callable[[str], None] = lambda line: None,
 ) -> Planner:  # fmt: skip
-    """Return the planner called `name`; without a name, `llm` when a model is named and `rules` otherwise. Other names
-    are those of installed packages (`ajet.planners`): callables of `model` and `environ`. `llm` reads the variables of
-    its API from `environ`, and those of `PlannerOptions` that `options` lacks; `note` is told of each pause between two
-    tries. Raises BadInput or NotReady; it does not reach out to the endpoint."""
+    """Return the planner called `name`; without one, `llm` when a model is named, else `rules`. Others are callables of
+    `model` and `environ` of installed packages (`ajet.planners`). `llm` reads from `environ` what `options` lacks.
+    Raises BadInput or NotReady; it does not reach out to the endpoint."""
     chosen = name or ("llm" if model else "rules")
     names = planner_names()
     if chosen not in names:
@@ -112,9 +114,6 @@ def _choose_api(environ: Mapping[str, str]) -> str:
     return there[0] if there else "openai"
 
 
-_PARTS = ("BASE_URL", "API_KEY")
-
-
 def _open(api: str, environ: Mapping[str, str], record: Path | None) -> Endpoint:
     make, usual = _APIS[api]
     url_name, key_name = (f"{api.upper()}_{part}" for part in _PARTS)
@@ -158,10 +157,6 @@ def _load_plugin(name: str, model: str | None, environ: Mapping[str, str]) -> Pl
             f"{getattr(planner, 'name', None)!r}; correct it in its package"
         )
     return planner
-
-
-EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-"""Ends of the bins of predicted probability; each holds its lower end, the last one both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +243,6 @@ def _score(planner: str, model: str | None, judged: Sequence[tuple[str, Predicti
 
 
 def describe_scores(entry: Forecaster) -> Iterator[str]:
-    """Yield a planner's record in lines."""
     scores = entry.scores
     ended = ", ".join(f"{scores.verdicts[name]} {name}" for name in get_args(VerdictName) if name in scores.verdicts)
     claims = f"{scores.predictions} claim{'' if scores.predictions == 1 else 's'}"

@@ -1,11 +1,10 @@
 """What the rule planner expects before any run, searches for best values, and asks next.
 
 Expectations are modest guesses written by hand from experience with GRPO: priors, not results. Intervals hold 80 %, in
-units of the success rate, for raising a field across its ladder; lowering mirrors them.
-
-After a finding: the same comparison in another environment, then the best value against its untried neighbours, then
-the next field with the best value held. After none: a wider part of the ladder, then the next field. A search is
-followed by a search. Each question is asked once; one that code refuses is followed by the next.
+units of the success rate, for raising a field across its ladder; lowering mirrors them. After a finding:
+the same comparison in another environment, then the best value against its untried neighbours, then the next field with
+the best value held. After none: a wider part of the ladder, then the next field. A search is followed by a search. Each
+question is asked once; one that code refuses is followed by the next.
 """
 
 from __future__ import annotations
@@ -26,6 +25,10 @@ from research.proposals.metric_choice import metric_range
 from studies.records.design import CONFIGURATION, MODEL, SLOTS, Metric
 from studies.verdicts.recipe import rests_on_survivors
 from swarm.job import tunables
+
+MOST_NEIGHBOURS = 2
+MOST_REPEATED = 1
+"""Searches of the same values from the same control, after which they are not searched again."""
 
 
 class Prior(NamedTuple):
@@ -118,11 +121,6 @@ def scale_to_metric(low: float, high: float, metric: Metric) -> tuple[float, flo
     scale = metric_range(metric) if metric.unit else 1.0
     ends = [float(f"{(end if metric.higher_is_better else 0.0 - end) * scale:.6g}") for end in (low, high)]
     return min(ends), max(ends)
-
-
-MOST_NEIGHBOURS = 2
-MOST_REPEATED = 1
-"""Searches of the same values from the same control, after which they are not searched again."""
 
 
 class FollowUp(NamedTuple):

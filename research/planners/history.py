@@ -35,6 +35,21 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x1b\\|\x07|$)|[
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE", re.IGNORECASE)
 _SHORTEST_SECRET = 8
 """Shorter ones are placeholders, which would be found in any text."""
+MOST_IDEAS: Final = 20
+"""Ideas that are shown: the latest; of questions as many."""
+MOST_SURPRISES: Final = 16
+"""Surprises that are shown: the latest."""
+_LONGEST: Final = 240
+_SHOWN_IN_FULL: Final = 4
+"""Rounds whose verdicts are told with their reasons."""
+MOST_CHARACTERS: Final = 14_000
+"""Of the facts, as JSON."""
+_EXPLORATIONS_SHOWN: Final = 4
+_LONGEST_WHY: Final = 300
+_DIGITS: Final = 5
+
+SecondaryMetrics = Callable[[StudyState], Iterable[str]]
+"""Returns what other measures of a round's runs say otherwise than its verdicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +80,6 @@ def quote_latest(texts: Iterable[tuple[str, str]]) -> Sequence[QuotedText]:
     """Return the latest `MOST` of (id, text), the oldest first; a text of which nothing is left is left out."""
     shown = [QuotedText(name, sanitize_line(text)) for name, text in texts]
     return tuple(entry for entry in shown if entry.text)[-MOST:]
-
-
-MOST_IDEAS: Final = 20
-"""Ideas that are shown: the latest; of questions as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,21 +139,6 @@ class Notebook:
         left = max(0, len(ideas) - MOST_IDEAS) + max(0, len(asked) - MOST_IDEAS)
         told: dict[str, Any] = {name: entries for name, entries in shown.items() if entries}
         return told | ({"left_out_of_your_notebook": f"{left} older entries"} if left else {})
-
-
-MOST_SURPRISES: Final = 16
-"""Surprises that are shown: the latest."""
-_LONGEST: Final = 240
-_SHOWN_IN_FULL: Final = 4
-"""Rounds whose verdicts are told with their reasons."""
-MOST_CHARACTERS: Final = 14_000
-"""Of the facts, as JSON."""
-_EXPLORATIONS_SHOWN: Final = 4
-_LONGEST_WHY: Final = 300
-_DIGITS: Final = 5
-
-SecondaryMetrics = Callable[[StudyState], Iterable[str]]
-"""Returns what other measures of a round's runs say otherwise than its verdicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +243,12 @@ class CampaignFacts:
         surprises = [surprise for entry in self.rounds for surprise in entry.list_surprises()]
         shown, more = surprises[-MOST_SURPRISES:], len(surprises) - MOST_SURPRISES
         facts: dict[str, Any] = {
-            "round_to_plan": self.round,
-            "most_rounds": self.ledgers.differences.rounds,
+            "round_to_plan": self.round, "most_rounds": self.ledgers.differences.rounds,
             "level_of_differences": round(self.ledgers.differences.level, _DIGITS),
             "level_of_equivalences": round(self.ledgers.equivalences.level, _DIGITS),
             "ledger_of_differences": _dump_ledger(self.ledgers.differences),
             "ledger_of_equivalences": _dump_ledger(self.ledgers.equivalences),
-        }
+        }  # fmt: skip
         told = facts
         for whole in range(_SHOWN_IN_FULL, -1, -1):
             first = max(0, len(self.rounds) - whole)

@@ -261,6 +261,5 @@ def find_environment(topic: str, wanted: RequestedComparison) -> str:
 
 
 def name_environments(topic: str) -> tuple[str, ...]:
-    """Return the environments that a topic names, in its order."""
     tokens = recognise(cut(topic), build_vocabulary((), known_environments(), RequestedComparison(), ""), ())
     return tuple(dict.fromkeys(token.name for token in tokens if token.kind == "environment"))

@@ -3,10 +3,7 @@
 Each action is one conversation: asked, validated here whatever the endpoint promises, and returned with the error for
 at most three tries; looks and notes take no try, and a repeated answer ends it. An endpoint that refuses a request is
 asked without tools, then without a response format, then without both; one that gives no answer hands the turn to a
-second one, if there is one.
-
-After a lock a whole turn takes one time limit, or a share of the time left if that is more: nobody waits for an
-endpoint then, and code concludes without a model.
+second one, if there is one. After a lock a whole turn is bounded, and code concludes without a model.
 """
 
 from __future__ import annotations
@@ -23,6 +20,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from research.errors import BadTopic, DesignRefused, PlannerFailed
+from research.planners import prompts
 from research.planners.context import NO_CODE_NOW, Check, PlannerContext, PlannerTurn, ToolResult
 from research.planners.endpoint import (
     THINKING,
@@ -36,15 +34,6 @@ from research.planners.endpoint import (
 )
 from research.planners.history import redact_secrets, sanitize_line
 from research.planners.memory import find_repeated
-from research.planners.prompts import (
-    DECLINABLE,
-    MOST_SIDE_ACTIONS,
-    MOST_TOOL_CALLS,
-    due_schema,
-    messages,
-    parse_action,
-    schema,
-)
 from research.planners.tools import PLAYS, ToolError, shows_hidden_plays
 from research.proposals.actions import Action, Conclude, Propose, ProposeDesign, SideAction, Write
 from research.text import describe
@@ -62,6 +51,26 @@ _CLOSES = re.compile(
     rf"(?:(?:<|\[|◁|<\|)/{_NAMES}|<\|end_thinking)(?:\|>|>|\]|▷)|<\|channel\|>final<\|message\|>", re.IGNORECASE
 )
 """Marks around a model's thinking, of which its template may have written the first: of many families' templates."""
+MOST_ANSWERED: Final = 24_000
+"""Characters of all answers of one turn."""
+MOST_OF_ONE: Final = 8_000
+"""Characters of one answer."""
+_NO_MORE: Final = "no look is left in this turn; act now, with one JSON object that fits the schema"
+
+_REFUSALS: Final = (400, 422)
+_CHARACTERS: Final = 4
+"""Of a request for each token, about: it is counted once it is answered."""
+_PRICE: Final = r"^\d+(\.\d+)?,\d+(\.\d+)?$"
+_LEAST_ANSWER: Final = 256
+"""Tokens below which no answer is asked for."""
+PLANNER = "llm"
+FAILED = "failed"
+"""What stands for the action of a turn that came to none."""
+TRIES = 3
+TIMEOUT_S = 600.0
+"""Longest that one answer is waited for, unless `--planner-timeout` says otherwise: those that reason take minutes."""
+PATIENT_SHARE = 0.2
+"""Share of the seconds left that a planner's turn may wait for its endpoint: hours, where the study has days."""
 
 
 class UnusableAnswer(Exception):
@@ -74,8 +83,7 @@ class UnusableAnswer(Exception):
 
 def parse_json_object(answer: str) -> dict[str, Any]:
     """Return the JSON object in what follows an answer's thinking, of several the last, at its very end or in a fence;
-    raise UnusableAnswer for none, one that is cut short, and several before other words: which is the draft?
-    """
+    raise UnusableAnswer for none, one that is cut short, and several before other words: which is the draft?"""
     closes = [mark.end() for mark in _CLOSES.finditer(answer)]
     text = answer[closes[-1] :] if closes else answer
     if (opens := _OPENS.search(text)) is not None:
@@ -104,23 +112,6 @@ def parse_json_object(answer: str) -> dict[str, Any]:
     if any(value != meant[0] for value in meant) and not final:
         raise UnusableAnswer(f"expected one JSON object; found {len(meant)}: answer with the final one alone")
     return meant[-1]
-
-
-MOST_ANSWERED: Final = 24_000
-"""Characters of all answers of one turn."""
-MOST_OF_ONE: Final = 8_000
-"""Characters of one answer."""
-_NO_MORE: Final = "no look is left in this turn; act now, with one JSON object that fits the schema"
-
-_REFUSALS: Final = (400, 422)
-_CHARACTERS: Final = 4
-"""Of a request for each token, about: it is counted once it is answered."""
-_PRICE: Final = r"^\d+(\.\d+)?,\d+(\.\d+)?$"
-_LEAST_ANSWER: Final = 256
-"""Tokens below which no answer is asked for."""
-PLANNER = "llm"
-FAILED = "failed"
-"""What stands for the action of a turn that came to none."""
 
 
 def _option(about: str, **bounds: Any) -> Any:
@@ -257,10 +248,11 @@ class ActionConversation:
             action = self._parse_answer(self._answer)
             if not isinstance(action, SideAction):
                 return action
-            left = MOST_SIDE_ACTIONS - len(self._side_actions) - 1
+            left = prompts.MOST_SIDE_ACTIONS - len(self._side_actions) - 1
             if left < 0:
                 raise UnusableAnswer(
-                    f"{MOST_SIDE_ACTIONS} things were written down in this turn, which is all that may be; act now"
+                    f"{prompts.MOST_SIDE_ACTIONS} things were written down in this turn, which is all that may be; "
+                    "act now"
                 )
             if action in self._side_actions:
                 raise UnusableAnswer("that was written down before, in this turn; act now")
@@ -300,7 +292,7 @@ class ActionConversation:
 
     @property
     def _is_exhausted(self) -> bool:
-        return len(self._looks) >= MOST_TOOL_CALLS or self._left <= 0
+        return len(self._looks) >= prompts.MOST_TOOL_CALLS or self._left <= 0
 
     def _run_tool_calls(self, calls: Sequence[Any]) -> list[dict[str, Any]]:
         if self._is_exhausted:
@@ -345,12 +337,12 @@ class ActionConversation:
         while True:
             by_tools, by_format = self._ways[0]
             tools = self._tools if by_tools else None
-            asked = messages(self._context, tools, schema_apart=by_format)
+            asked = prompts.messages(self._context, tools, schema_apart=by_format)
             request: dict[str, Any] = {"model": self._line.model, "messages": [*asked, *self._said]}
             if self._options.planner_effort is not None:
                 request["reasoning_effort"] = self._options.planner_effort
             if tools is not None:
-                forms = [(name, schema(kind)) for name, kind in tools.offered.items()]
+                forms = [(name, prompts.schema(kind)) for name, kind in tools.offered.items()]
                 abouts = [" ".join(form.pop("description").split()) for _, form in forms]
                 request["tools"] = [
                     {"type": "function", "function": {"name": name, "description": about, "parameters": form}}
@@ -358,7 +350,7 @@ class ActionConversation:
                 ]
                 request |= {"tool_choice": "none"} if self._is_exhausted else {}
             if by_format:
-                bare = due_schema(self._context, described=False)
+                bare = prompts.due_schema(self._context, described=False)
                 named = {"name": self._context.stage, "strict": True, "schema": bare}
                 request |= {"response_format": {"type": "json_schema", "json_schema": named}}
             if (most := self._cap(request)) is not None:
@@ -383,7 +375,7 @@ class ActionConversation:
     def _parse_answer(self, answer: str) -> Action:
         value = parse_json_object(answer)
         try:
-            action = parse_action(self._context, value)
+            action = prompts.parse_action(self._context, value)
         except ValidationError as error:
             raise UnusableAnswer(describe(error)) from error
         if isinstance(action, Propose) and any(not claim.falsifier for claim in action.hypotheses):
@@ -426,13 +418,6 @@ class ActionConversation:
         )  # fmt: skip
 
 
-TRIES = 3
-TIMEOUT_S = 600.0
-"""Longest that one answer is waited for, unless `--planner-timeout` says otherwise: those that reason take minutes."""
-PATIENT_SHARE = 0.2
-"""Share of the seconds left that a planner's turn may wait for its endpoint: hours, where the study has days."""
-
-
 class LlmPlanner:
     """Plans by asking a language model."""
 
@@ -458,7 +443,7 @@ class LlmPlanner:
         # Whoever proposed has answered before, in this process or another.
         reached = self._reached or context.stage != "propose" or context.campaign is not None
         patience_s = PATIENT_SHARE * context.seconds_left if self._patience_s is None else self._patience_s
-        patient = context.stage in DECLINABLE  # a study goes on, and ends, without its words
+        patient = context.stage in prompts.DECLINABLE  # a study goes on, and ends, without its words
         patience = [patience_s if patient else 0.0, 0.0]  # none for the second one, which is asked once
         most_s = math.inf if patient else max(timeout_s * len(self._endpoints), PATIENT_SHARE * context.seconds_left)
         lines = [

@@ -22,25 +22,9 @@ from typing import Any, ClassVar, Final
 from pydantic import Field, StrictInt
 
 from research.design.pricing import count_parameters
+from research.planners import tools as look
 from research.planners.history import sanitize_line
-from research.planners.tools import (
-    DATA,
-    MOST_NAMES,
-    POINTS,
-    SHORT,
-    TOOLS,
-    Answer,
-    Named,
-    StudyTools,
-    ToolError,
-    ToolRequest,
-    Words,
-    find_kinds,
-    list_parts,
-    list_runs,
-    load_collected,
-    success_key,
-)
+from research.planners.tools import Answer, Named, StudyTools, ToolError, ToolRequest, Words
 from research.text import did_you_mean
 from studies import RunState, StudyState
 from studies.records.statements import model_name
@@ -58,6 +42,9 @@ _MOST_OF_MESSAGE: Final = 2_000
 _MOST_TURNS: Final = 12
 """Messages of a sample play."""
 _SIZES: Final = ("model_type", "num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
+_MOST_WORST: Final = 20
+_MOST_REWARDS: Final = 12
+CONSTANT: Final = "constant_groups"
 
 
 class EnvironmentRequest(ToolRequest):
@@ -82,7 +69,7 @@ class EnvironmentRequest(ToolRequest):
             raise ToolError(error.message) from error
         measured = compiler.price.estimates.of(base.model_copy(update={"environment": name}))
         return {
-            "notice": DATA, "name": name, "reward_range": list(environment.reward_range),
+            "notice": look.DATA, "name": name, "reward_range": list(environment.reward_range),
             "solved_from_reward": environment.solved_at, "tasks": sizes,
             "measured_before_training": measured and measured.model_dump(exclude_none=True, exclude={"job", "faults"}),
             "quoted": quoted,
@@ -171,14 +158,12 @@ class ModelRequest(ToolRequest):
         measured = {"architecture", "parameters", "trained_parameters", "positions", "template"}
         check = compiler.price.estimates.check_of(job)
         return {
-            "name": model_name(job.model.model_dump()),
-            "parameters_about": count_parameters(job),
+            "name": model_name(job.model.model_dump()), "parameters_about": count_parameters(job),
             "made_as": {name: value for name, value in job.model if name not in ("path", "sha256", "seed")},
             "configuration": _read_sizes(job.model, tools) if isinstance(job.model, PathModel) else {},
             "trained_with": {name: getattr(job, name) for name in fields},
-            "check": check and check.model_dump(mode="json", include=measured),
-            "models_compared": list(named),
-        }
+            "check": check and check.model_dump(mode="json", include=measured), "models_compared": list(named),
+        }  # fmt: skip
 
 
 def _read_sizes(model: PathModel, tools: StudyTools) -> Answer:
@@ -187,11 +172,6 @@ def _read_sizes(model: PathModel, tools: StudyTools) -> Answer:
         return {name: sanitize_line(str(found[name])) for name in _SIZES if name in found}
     except (OSError, ValueError, TypeError):
         return {}
-
-
-_MOST_WORST: Final = 20
-_MOST_REWARDS: Final = 12
-CONSTANT: Final = "constant_groups"
 
 
 class _ArmsRequest(ToolRequest):
@@ -208,11 +188,11 @@ class _ArmsRequest(ToolRequest):
             runs = self._find_runs(tools, arm)
             about = {"phase": runs[0].spec.phase, "played_on": runs[0].spec.metric.split, "runs": len(runs)}
             shown[arm] = about | self.describe(tools, runs)
-        return {"notice": DATA, "quoted": shown} if self.quotes else {"arms": shown}
+        return {"notice": look.DATA, "quoted": shown} if self.quotes else {"arms": shown}
 
     def _find_runs(self, tools: StudyTools, arm: str) -> list[RunState]:
-        every = [run for number, run in list_runs(tools.state) if self.round in (None, number) and run.collected]
-        runs = [run for run in every if run.spec.arm == arm or (len(arm) >= SHORT and run.run_id.startswith(arm))]
+        every = [run for number, run in look.list_runs(tools.state) if self.round in (None, number) and run.collected]
+        runs = [run for run in every if run.spec.arm == arm or (len(arm) >= look.SHORT and run.run_id.startswith(arm))]
         if not runs:
             known = ", ".join(dict.fromkeys(run.spec.arm for run in every)) or "there is none"
             raise ToolError(f"expected an arm of which runs were collected ({known}), or a run; found {arm!r}")
@@ -234,32 +214,30 @@ def _average(curves: Iterable[Sequence[tuple[int, float]]]) -> list[list[float |
     for step, value in (point for curve in curves for point in curve):
         values.setdefault(step, []).append(value)
     steps = sorted(values)
-    if len(steps) > POINTS:
-        steps = [steps[round(index * (len(steps) - 1) / (POINTS - 1))] for index in range(POINTS)]
+    if len(steps) > look.POINTS:
+        steps = [steps[round(index * (len(steps) - 1) / (look.POINTS - 1))] for index in range(look.POINTS)]
     rows = [(step, values[step]) for step in steps]
     return [[at, _round(fmean(own)), _round(stdev(own)) if len(own) > 1 else None, len(own)] for at, own in rows]
 
 
 def read_curve(tools: StudyTools, run: RunState, metric: str) -> list[tuple[int, float]]:
     """Return a metric of a run by step: one that was logged, or of `CurvesRequest`; raise ToolError."""
-    if metric in ("success", solved := success_key(run)):
+    if metric in ("success", solved := look.success_key(run)):
         return [
             (int(part["policy_version"]), fmean(bool(episode["success"]) for episode in part["episodes"]))
-            for part in list_parts(tools.folder, run)
+            for part in look.list_parts(tools.folder, run)
         ]
     if metric == CONSTANT:
         constant, groups = (read_curve(tools, run, f"batch/{name}") for name in ("constant_groups", "groups"))
         return [(step, count / of) for (step, count), (_, of) in zip(constant, groups, strict=True)]
-    rows: Sequence[Mapping[str, Any]] = load_collected(run, tools.folder, "snapshot")["history"]
+    rows: Sequence[Mapping[str, Any]] = look.load_collected(run, tools.folder, "snapshot")["history"]
     logged = [(int(row["step"]), row["metrics"].get(metric)) for row in rows]
     points = [(at, float(value)) for at, value in logged if isinstance(value, int | float) and isfinite(value)]
     if points:
         return points
     known = sorted({sanitize_line(name) for row in rows for name in row["metrics"]})
-    near = did_you_mean(metric, [*known, solved]) or ""
-    raise ToolError(
-        f"expected a metric that the run logged: {', '.join(known[:MOST_NAMES])}, or {solved}; found {metric!r}{near}"
-    )
+    near, names = did_you_mean(metric, [*known, solved]) or "", ", ".join(known[: look.MOST_NAMES])
+    raise ToolError(f"expected a metric that the run logged: {names}, or {solved}; found {metric!r}{near}")
 
 
 class CurvesRequest(_ArmsRequest):
@@ -283,8 +261,8 @@ class TasksRequest(_ArmsRequest):
     quotes = True
 
     def describe(self, tools: StudyTools, runs: Sequence[RunState]) -> Answer:
-        kinds = find_kinds(runs[0])
-        first, last = ([list_parts(tools.folder, run)[place] for run in runs] for place in (0, -1))
+        kinds = look.find_kinds(runs[0])
+        first, last = ([look.list_parts(tools.folder, run)[place] for run in runs] for place in (0, -1))
         by_kind = [_group(parts, lambda task: kinds.get(task) or "all") for parts in (first, last)]
         before, after = _group(first), _group(last)
         both = [(task, fmean(before[task]), fmean(after[task])) for task in after if task in before]
@@ -344,12 +322,12 @@ def collect_recorded(state: StudyState, folder: Path, environment: str) -> list[
     """Return plays of search tasks as `try_recorded` takes them, MOST_RECORDED at most: groups of what one policy made
     of one task, whole, those of the newest evaluation first, and of it those whose words were kept."""
     plays, own = list[dict[str, Any]](), environments()[environment]
-    for _, run in reversed(list(list_runs(state))):
+    for _, run in reversed(list(look.list_runs(state))):
         if not run.collected or (run.spec.metric.split, run.spec.environment) != ("search", environment):
             continue
         with suppress(ToolError, InvalidRequest):  # files that are gone or are not as they were
             tasks = {task.id: dict(task.data) for task in own.tasks("search")}
-            for part in reversed(list_parts(folder, run)):
+            for part in reversed(look.list_parts(folder, run)):
                 words = {(said["task_id"], 0): said["messages"] for said in part.get("transcripts", ())}
                 groups = dict[str, list[dict[str, Any]]]()
                 for play in part["episodes"]:
@@ -365,6 +343,7 @@ def collect_recorded(state: StudyState, folder: Path, environment: str) -> list[
 
 
 LOOKS: Final[Mapping[str, type[ToolRequest]]] = {
-    **TOOLS, "environment": EnvironmentRequest, "model": ModelRequest, "curves": CurvesRequest, "tasks": TasksRequest,
+    **look.TOOLS, "environment": EnvironmentRequest, "model": ModelRequest, "curves": CurvesRequest,
+    "tasks": TasksRequest,
 }  # fmt: skip
 """All that a planner may look at."""

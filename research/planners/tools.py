@@ -69,6 +69,8 @@ Named = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=M
 Answer = dict[str, Any]
 _SHORTEST_WORD: Final = 3
 """Letters of a word that says something."""
+PLAYS: Final = "episodes"
+"""The tool that shows plays."""
 
 
 def find_related(
@@ -89,10 +91,6 @@ def describe_finding(entry: KnownFinding) -> str:
     again = ", exploratory" if entry.exploratory else ""
     runs = f"{entry.n_control} + {entry.n_treatment} runs of {entry.conditions.model}"
     return f"{entry.claim.rstrip('.')}: {entry.verdict}{difference}, {runs}{again}"
-
-
-PLAYS: Final = "episodes"
-"""The tool that shows plays."""
 
 
 def shows_hidden_plays(look: Mapping[str, Any]) -> bool:
@@ -144,7 +142,6 @@ class RunsRequest(ToolRequest):
 
 
 def success_key(run: RunState) -> str:
-    """Return the key of a run's success, by the tasks that it is evaluated on."""
     return f"{run.spec.metric.split}/success"
 
 
@@ -249,7 +246,6 @@ class PriceRequest(ToolRequest):
     @field_validator("propose", mode="before")
     @classmethod
     def _fill_in(cls, value: Any) -> Any:
-        """Give hypotheses what no price follows from."""
         claims = value.get("hypotheses") if isinstance(value, Mapping) else None
         if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
             return value
@@ -281,15 +277,14 @@ class PriceRequest(ToolRequest):
             }
         else:
             told |= {
-                "seeds_per_arm": compiled.seeds,
-                "episodes_of_an_evaluation": sizing.metric(draft).episodes,
+                "seeds_per_arm": compiled.seeds, "episodes_of_an_evaluation": sizing.metric(draft).episodes,
                 "runs_at_most": sum(stage.runs for stage in compiled.stages),
                 "seconds_at_most": round(sizing.cost(compiled.stages)),
                 "power_at_the_smallest_effect": round(analysis.power(compiled.seeds, draft.effect), 3),
                 "promised_power": round(analysis.promised, 3),
                 "effect_seen_with_the_promised_power": analysis.min_detectable_effect(compiled.seeds),
                 "sd_between_seeds": round(analysis.noise.sd, 4),
-            }
+            }  # fmt: skip
         place = sizing.place
         return told | ({} if place is None else {"level_of_differences": round(place.difference, 5)})
 

@@ -36,6 +36,7 @@ ALGORITHM = "algorithm"
 _SHOWN = 80
 _EDGES = re.compile(r"^[^\w<>~]+|[^\w<>~%]+$")
 """What is not shown of words that were not understood; `<>~` are words."""
+CONFIGURE_LLM = "set OPENAI_BASE_URL and OPENAI_API_KEY and pass --planner llm --planner-model NAME"
 
 
 def parse_topic(
@@ -110,9 +111,6 @@ def judge_by(parsed: ParsedTopic, metric: RequestedMetric | None) -> ParsedTopic
 
 def describe_left(parsed: ParsedTopic) -> str:
     return ", ".join(map(_quote, parsed.left))
-
-
-CONFIGURE_LLM = "set OPENAI_BASE_URL and OPENAI_API_KEY and pass --planner llm --planner-model NAME"
 
 
 def _quote(text: str) -> str:

@@ -24,6 +24,19 @@ Sense = Literal["up", "down", "on", "off"]
 LARGEST_BATCH = 512
 """Most episodes per step that the planner chooses by itself."""
 _STEPS, _BATCH = "steps", "episodes_per_step"
+Matched = Literal["steps", "episodes"]
+"""What of training the arms have equal."""
+_REUSED = ("minibatches", 4, frozenset({"minibatches", "epochs"}), "because a first update has nothing to clip")
+_NEEDS: Mapping[str, tuple[str, Scalar, frozenset[str], str]] = {
+    "clip_ratio": _REUSED,
+    "clip_ratio_high": _REUSED,
+    "kl_estimator": ("kl_coef", 0.1, frozenset({"kl_coef"}), "because without a KL penalty nothing is estimated"),
+    "rollout_correction": (
+        "max_staleness", 1, frozenset({"max_staleness"}), "because no token is stale without staleness",
+    ),
+}  # fmt: skip
+"""What a comparison of a field needs to show anything: a constant, the fields that may see to it instead, and why."""
+_DIVIDES = "so that every batch divides into its groups"
 
 
 class Contrast(NamedTuple):
@@ -32,10 +45,6 @@ class Contrast(NamedTuple):
     field: str
     control: Scalar
     treatments: tuple[Scalar, ...]
-
-
-Matched = Literal["steps", "episodes"]
-"""What of training the arms have equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,25 +165,10 @@ def choose_values(facts: FieldSpec, values: Sequence[Scalar] = (), sense: Sense 
     return rungs[max(0, place - 1)] if place < len(rungs) - 1 else rungs[0], rungs[-1]
 
 
-_REUSED = ("minibatches", 4, frozenset({"minibatches", "epochs"}), "because a first update has nothing to clip")
-_NEEDS: Mapping[str, tuple[str, Scalar, frozenset[str], str]] = {
-    "clip_ratio": _REUSED,
-    "clip_ratio_high": _REUSED,
-    "kl_estimator": ("kl_coef", 0.1, frozenset({"kl_coef"}), "because without a KL penalty nothing is estimated"),
-    "rollout_correction": (
-        "max_staleness", 1, frozenset({"max_staleness"}), "because no token is stale without staleness",
-    ),
-}  # fmt: skip
-"""What a comparison of a field needs to show anything: a constant, the fields that may see to it instead, and why."""
-_DIVIDES = "so that every batch divides into its groups"
-
-
 def add_required_constants(
-    contrasts: Sequence[Contrast],
-    constants: Mapping[str, Scalar],
-    facts: Mapping[str, FieldSpec],
+    contrasts: Sequence[Contrast], constants: Mapping[str, Scalar], facts: Mapping[str, FieldSpec],
     shape: Shape = "apart",
-) -> tuple[Mapping[str, Scalar], Mapping[str, str]]:
+) -> tuple[Mapping[str, Scalar], Mapping[str, str]]:  # fmt: skip
     """Return the constants with those added without which the contrasts show nothing or fit no batch, and why each."""
     varied = {contrast.field: contrast.control for contrast in contrasts}
     settled = {name for name, known in facts.items() if known.given} | constants.keys() | varied.keys()

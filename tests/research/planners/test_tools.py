@@ -92,8 +92,8 @@ def test_code_is_tried_on_search_plays_alone_the_newest_first(landed: Landed, mo
         run("search", "guess", part(one.id, 0, facts={})),
     ]  # fmt: skip
     monkeypatch.setattr(type(get_environment("guess")), "facts", {"tries": (1, 0)})
-    monkeypatch.setattr(looks, "list_runs", lambda state: runs)
-    monkeypatch.setattr(looks, "list_parts", parts)
+    monkeypatch.setattr("research.planners.tools.list_runs", lambda state: runs)
+    monkeypatch.setattr("research.planners.tools.list_parts", parts)
     found = collect_recorded(landed.state, landed.folder, "guess")
     told = [(play["task_id"], play["sample"], len(play["messages"]), play["data"]) for play in found]
     assert told == [(other.id, 0, 1, other.data), (other.id, 1, 0, other.data), (one.id, 0, 1, one.data)]
