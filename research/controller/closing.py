@@ -32,7 +32,7 @@ from research.proposals.flags import RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS
 from research.runs.workers import MOST_LAST_WORDS
-from research.scheduler.required_runs import confirmation_runs, is_over, planned_runs
+from research.scheduler.required_runs import confirmation_runs, unmet_runs
 from research.scheduler.steps import Decide
 from research.text import format_seconds
 from studies import HeadMoved, RunState, StoreError, StudyState
@@ -75,11 +75,9 @@ class Closing:
         self._planning = planning
 
     def decide_look(self, state: StudyState, decisions: tuple[Decide, ...], seconds_left: float) -> tuple[Decide, ...]:
-        """Return what is decided on all open claims after a look: as the table has it (`decisions`), or that they are
-        given up. Asked once for a look; where no answer comes, the table decides."""
+        """Return what is decided on all open claims after a look; where no answer comes, as the table has it."""
         look, looks = max(decision.look for decision in decisions), state.design.looks if state.design else ()
-        planned = planned_runs(state)
-        runs = sum(run not in planned or not is_over(planned[run]) for run in confirmation_runs(state))
+        runs = len(unmet_runs(state, confirmation_runs(state)))
         seconds = -(-runs // max(1, int(state.settings["parallel"]))) * price_of(state, "confirm")
         told = {
             "look": look, "looks": [each.model_dump(mode="json") for each in looks],
@@ -98,8 +96,7 @@ class Closing:
         )
 
     def ask_repair(self, state: StudyState, crash: RunState, seconds_left: float) -> RecordedTurn | str:
-        """Return the turn that repairs the code which crashed, or why nothing is repaired. It is asked without looks,
-        and with no number of any run but what the code itself said last."""
+        """Return the turn that repairs the code which crashed, asked without any number, or why nothing is repaired."""
         assert state.design is not None
         slot, name = next(iter(state.design.arm(crash.spec.arm).slots.items()))
         last, place = crash.attempts[-1], TurnId.parse(state.repair_turn)
@@ -162,8 +159,7 @@ class Closing:
         return None
 
     def suggest_next(self, state: StudyState) -> dict[str, str] | None:
-        """Return what is worth asking next (`why`, `command`): the first lead that compiles, or that none does; None
-        where that failed."""
+        """Return what is worth asking next (`why`, `command`): the first lead that compiles; None where that failed."""
         with _unless_it_fails("no advice"):
             if state.explored is not None:
                 return self._price_study(state)

@@ -62,6 +62,10 @@ TAKES_LONG = (
 """Steps before which a study lets others by in the line for a slot."""
 BEAT_S = 60.0
 """A waiting controller appends the time it worked after so many seconds: no more is lost if it dies."""
+RETRY_TIMEOUT_S = 300.0
+"""How long a machine that starts nothing, or an engine that does not answer, is waited for."""
+PAUSE_S = 2.0
+INTERRUPTED = "interrupted by the user"
 
 
 def now() -> datetime:
@@ -103,13 +107,8 @@ class StudyController:
         planning: Planning | None = None, closing: Closing | None = None, mirror: WandbMirror | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
-
-        `clock` is wall time for people and files, `seconds` measures the time worked. `pricing` defaults to this
-        installation's, at the number of runs at once that the study was created with: its design's price rests on it.
-        `planning` and `closing` replace asking the planner, `mirror` tells how copies stand at W&B. `check` is asked
-        before each act and raises ControllerLeaseLost.
-        """
+        """`sandbox` is for attempts, `isolation` for the clients and evaluators in them. `clock` is wall time for
+        people and files, `seconds` measures the time worked. `check` raises ControllerLeaseLost, before each act."""
         self._home = home
         self._clock = clock
         self._note = note
@@ -155,7 +154,6 @@ class StudyController:
         return TickResult(state, is_done(state))
 
     def stop(self, reason: str, actor: str = "user") -> TickResult:
-        """Stop the study and end its attempts; `study.resumed` lets it go on."""
         self.halt(reason, actor)
         return self.tick()
 
@@ -381,12 +379,6 @@ def _jobs_by_arm(state: StudyState, phase: Phase) -> dict[str, Mapping[str, Any]
     return {design.control_arm: base, **{arm.name: {**base, MODEL: arm.overrides[MODEL]} for arm in others}}
 
 
-RETRY_TIMEOUT_S = 300.0
-"""How long a machine that starts nothing, or an engine that does not answer, is waited for."""
-PAUSE_S = 2.0
-INTERRUPTED = "interrupted by the user"
-
-
 class Observer(Protocol):
     """Shows a study to somebody: a terminal, Prefect, a log. It must not change it."""
 
@@ -400,9 +392,8 @@ def drive(
     pause_s: float = PAUSE_S, interruption: Callable[[], str | None] = lambda: INTERRUPTED,
 ) -> StudyState:  # fmt: skip
     """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state. `interruption`
-    then returns the reason; where it returns None, KeyboardInterrupt leaves the study as it is. Errors of a tick pass
-    through, but for a model whose making Ctrl-C ended, and sandboxes, a database or a disk that fail for less than
-    `RETRY_TIMEOUT_S`."""
+    then returns the reason; where it returns None, KeyboardInterrupt leaves the study as it is. Sandboxes, a database
+    or a disk may fail for less than `RETRY_TIMEOUT_S`; other errors of a tick pass through."""
     trouble: float | None = None
     while True:
         try:

@@ -44,6 +44,13 @@ from studies.records.verdict import PlannerMessage, planner_label, quoted
 from swarm.environments.registry import environments
 from swarm.job import Job
 
+_VALUES: Final = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|[a-z][a-z0-9_+-]*")
+"""Numbers and words of a topic, by which it may name a value."""
+_AGAINST: Final = stems("against vs versus than baseline default usual")
+_BETWEEN: Final = stems("a an and as at be by from instead is of on or over rather the to value with")
+AUTO_ROUNDS = 4
+"""Most rounds of an inquiry of which nobody says how many: more would leave the first question little of the level."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanningInputs(Briefing):
@@ -219,12 +226,6 @@ class PlanningInputs(Briefing):
         return job.model_copy(update={"environment": find_environment(self.topic, self.wanted)})
 
 
-_VALUES: Final = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|[a-z][a-z0-9_+-]*")
-"""Numbers and words of a topic, by which it may name a value."""
-_AGAINST: Final = stems("against vs versus than baseline default usual")
-_BETWEEN: Final = stems("a an and as at be by from instead is of on or over rather the to value with")
-
-
 def _list_numbers(topic: str, names: frozenset[str]) -> set[float]:
     """Return the numbers that stand beside one of these names, but for small words and other numbers between."""
     words = [stem(word) for word in _VALUES.findall(topic) if stem(word) not in _BETWEEN]
@@ -338,8 +339,7 @@ def sources_of(proposal: actions.Propose | None) -> tuple[tuple[str, str], ...]:
 
 
 TakeTurn = Callable[[PlannerContext, ActionCheck], tuple[PlannerTurn, bytes]]
-"""Takes a turn of the due kind, now or before a restart, and what the seeds of a design follow from; or raises what
-ends the planning."""
+"""Returns a turn of the due kind, taken now or before a restart, and what the seeds of a design follow from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,10 +425,6 @@ def dry_run(inputs: PlanningInputs, planner: Planner) -> EvaluatedDesign:
     return design_topic(inputs, take)
 
 
-AUTO_ROUNDS = 4
-"""Most rounds of an inquiry of which nobody says how many: more would leave the first question little of the level."""
-
-
 def plan_rounds(inputs: PlanningInputs, designed: EvaluatedDesign) -> EvaluatedDesign:
     """Return a first design as the first of as many rounds as its price leaves time for, which share its level."""
     requirements, action = inputs.compiler.requirements, designed.action
@@ -469,8 +465,7 @@ def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -
 
 
 def quote_tested(planner: Planner, action: actions.Action) -> str:
-    """Return what a planner says that it tests of the topic, quoted as its own words, and why it asks what was answered
-    here; empty where it says nothing."""
+    """Return what a planner says that it tests of the topic, and why it asks what was answered here, both quoted."""
     words = (action.tested.strip(), action.why.strip()) if isinstance(action, actions.Propose) else ()
     told, by = ("tests of the topic", "asks again what was answered"), planner_label(planner.name, planner.model)
     return " ".join(f"{by} {what}: {quoted(said)}" for what, said in zip(told, words, strict=False) if said)

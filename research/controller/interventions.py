@@ -40,6 +40,7 @@ from studies.report.build import Report, file_hashes
 ACCEPTABLE = tuple(sorted(VIOLATION_CODES | set(INVALID_CODES)))
 """What an amendment can accept: violations of the confound linter, and ends of runs."""
 MOST_REASON = 1000
+MOST_NOTE = 1000
 
 
 def accept_violation(record: StudyLog, code: str, reason: str | None) -> Event:
@@ -121,14 +122,10 @@ def _check_reason(text: str | None) -> str:
     return said
 
 
-MOST_NOTE = 1000
-
-
 def request_stop(
     home: Home, log: EventLog, study: str, reason: str = "stopped by the user", *, note: Note = lambda line: None
 ) -> bool:
-    """Stop a study; return whether its attempts are ended by now. False: the controller at work ends them at its next
-    tick. `note` is told of those of another installation."""
+    """Stop a study; return whether its attempts are ended by now, else the controller at work ends them."""
     record = StudyLog(log, study)
     record.change(lambda state: build_stop_event(state, reason), actor="user")
     return end_attempts(home, log, record, note)
@@ -218,8 +215,7 @@ def answer_question(record: StudyLog, digest: str, by: Origin, note: str = "", *
 
 
 def build_report_again(log: EventLog, study: str, folder: Path) -> Report:
-    """Build a study's report of all that happened before a report did; the log is to know it, unless it does already.
-    Raise ReportError where its files are not what was collected."""
+    """Build a study's report of all that happened before a report did, which the log is to know; raise ReportError."""
     record = StudyLog(log, study)
     while True:
         state = record.state()

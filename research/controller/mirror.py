@@ -32,6 +32,28 @@ from studies.checks.conditions import CollectError
 
 CopyState = Literal["sending", "sent", "failed"]
 """How W&B's copy of a log stands: on its way, there to its last step, or not there in time."""
+FIRST_S, LONGEST_S = 1.0, 30.0
+"""Between two tries; the pause is doubled after each that failed."""
+LATEST_S = 600.0
+"""How long a copy may be behind once its log is whole."""
+ENDING_S = 60.0
+"""For a sending to end once its attempt has."""
+CUT_S = 15.0
+"""For rows that were sent to be shown, before a copy whose sending was cut short counts as all that was sent."""
+SHOWN_S = 120.0
+"""For rows to be shown after a sending, or an adding, that ended well for W&B's client: what is sent twice stands there
+twice, and rows lag by seconds, rarely minutes."""
+BEGUN_BYTES = 8
+"""What a log has at least in which something was written: W&B's client begins with seven bytes."""
+LOOK_S = 1.0
+AGAIN_S = 10.0
+"""Seconds between two tries of a server that does not answer."""
+MOST_SENDING = 4
+"""Copies that are sent at a time; each takes a process of W&B's client."""
+SETTLE_S = 45.0
+"""Most seconds that a report waits for copies under way."""
+LEAVING_S = 5.0
+"""Most seconds that a study which is left waits for a look that is under way."""
 
 
 def describe_error(error: Exception) -> str:
@@ -62,10 +84,8 @@ class Trouble:
 
 
 class StudyView:
-    """A thread beside a study, from entering to leaving; the study never fails with it, and leaving it is bounded.
-
-    `say` takes where the study is shown, `warn` that it is not; a line that cannot be written is dropped.
-    """
+    """A thread beside a study, from entering to leaving, which is bounded; the study never fails with it. `say` takes
+    where the study is shown, `warn` that it is not; a line that cannot be written is dropped."""
 
     def __init__(self, name: str, say: Note, warn: Note, describe: Callable[[Exception], str], over: str) -> None:
         self._say, self._warn = ignore_disk_full(say), ignore_disk_full(warn)
@@ -89,21 +109,6 @@ class StudyView:
 
     @abstractmethod
     def _leave(self) -> None: ...
-
-
-FIRST_S, LONGEST_S = 1.0, 30.0
-"""Between two tries; the pause is doubled after each that failed."""
-LATEST_S = 600.0
-"""How long a copy may be behind once its log is whole."""
-ENDING_S = 60.0
-"""For a sending to end once its attempt has."""
-CUT_S = 15.0
-"""For rows that were sent to be shown, before a copy whose sending was cut short counts as all that was sent."""
-SHOWN_S = 120.0
-"""For rows to be shown after a sending, or an adding, that ended well for W&B's client: what is sent twice stands there
-twice, and rows lag by seconds, rarely minutes."""
-BEGUN_BYTES = 8
-"""What a log has at least in which something was written: W&B's client begins with seven bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,17 +244,6 @@ class AttemptCopy:
                 log = read_log(path)
                 self._logged = max(log.history, default=0) if log.ended else None
         return self._logged
-
-
-LOOK_S = 1.0
-AGAIN_S = 10.0
-"""Seconds between two tries of a server that does not answer."""
-MOST_SENDING = 4
-"""Copies that are sent at a time; each takes a process of W&B's client."""
-SETTLE_S = 45.0
-"""Most seconds that a report waits for copies under way."""
-LEAVING_S = 5.0
-"""Most seconds that a study which is left waits for a look that is under way."""
 
 
 class WandbMirror(StudyView):

@@ -30,15 +30,7 @@ from research.design.pricing import Estimates
 from research.environments.install import load_environment
 from research.environments.reference import HOW, find_entry_points, requirements_of
 from research.errors import BadEnvironment, BadInput, BadTopic
-from research.installation.base_job import (
-    backend_of,
-    base_job,
-    find_fixed_fields,
-    fit_to_environment,
-    model_folder,
-    require_agreement,
-    require_backend,
-)
+from research.installation import base_job as jobs
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
@@ -74,6 +66,10 @@ OF_A_MODEL: Mapping[str, Any] = {"effect": 0.2, "rounds": 1, "budget": "45m"}
 _PACKAGED_PLANNERS = "".join(f", `{name}` (of a package)" for name in planner_names() if name not in BUILT_IN)
 _FLAGS = {"held": "--set", "shape": "--as", "model_path": "--model"}
 """Options that are not called as their field is."""
+_FULL_NAME = re.compile(rf"(?<![\w.{MARK}-])([a-z0-9][a-z0-9._-]*){MARK}[\w.-]*\w", re.IGNORECASE)
+AskUser = Callable[[ParsedTopic, str], bool]
+"""Asks whoever sits at a terminal whether what was understood of a topic, as a command says it, is what they mean."""
+_CLAIMS: Mapping[Claim | None, str] = {"increase": "what is tried is better", "decrease": "what is tried is worse"}
 
 
 def _option(help: str, *names: str, form: Mapping[str, Any] | None = None, **shown: Any) -> tuple[Any, Any]:
@@ -87,17 +83,13 @@ class StudyOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     topic: Annotated[
-        str | None,
-        typer.Argument(help="The question, in plain words.", show_default=False),
+        str | None, typer.Argument(help="The question, in plain words.", show_default=False),
         Field(description="The question, such as: group size 4 vs 8 on guess", pattern=r"^[^\x00]*$"),
-    ] = None
-    vary: Annotated[
-        list[str],
-        *_option(
-            "FIELD=VALUE,VALUE,... in place of a topic, the control first; repeatable. Of a slot for code: "
-            "SLOT=built-in,FILE.py or an expression (docs/slots.md)."
-        ),
-    ] = []
+    ] = None  # fmt: skip
+    vary: Annotated[list[str], *_option(
+        "FIELD=VALUE,VALUE,... in place of a topic, the control first; repeatable. Of a slot for code: "
+        "SLOT=built-in,FILE.py or an expression (docs/slots.md)."
+    )] = []  # fmt: skip
     shape: Annotated[str | None, *_option(
         "How the fields of --vary go: `apart` (the default: each against the control), `together` (all of them in "
         "one arm), `interaction` (whether the first one's effect depends on the second) or `trend` (one field's "
@@ -272,7 +264,7 @@ def reopen_planner(home: Home, log: EventLog, state: StudyState, caps: Mapping[s
             raise BadInput(f"expected of --{name.replace('_', '-')} {cap}; found {most:,}; raise it, or leave it out")
     require_here(home, log, state)
     if not is_complete(state):
-        require_backend(backend_of(state))
+        jobs.require_backend(jobs.backend_of(state))
     return make_planner(state.planner["name"], state.planner["model"], os.environ, {**options, **caps})
 
 
@@ -284,12 +276,8 @@ def reopen_isolation(home: Home, state: StudyState, note: Note) -> Isolation:
     return reopen(state.settings, os.environ, home, note, lambda: requirements_of(brought))
 
 
-_FULL_NAME = re.compile(rf"(?<![\w.{MARK}-])([a-z0-9][a-z0-9._-]*){MARK}[\w.-]*\w", re.IGNORECASE)
-
-
 def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
-    """Return the request that options make; an environment is brought, and hashes of models' files are written. Raises
-    BadInput, BadTopic, BadEnvironment, DesignRefused or InvalidRequest."""
+    """Return the request that options make; raise BadInput, BadTopic, BadEnvironment, DesignRefused, InvalidRequest."""
     approve, topic = parse_mode(asked.approve), asked.topic or ""
     metric = RequestedMetric.parse_flags(asked.metric)
     by_rules = bool(topic.strip()) and asked.planner == RulesPlanner.name
@@ -300,8 +288,8 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
         asked.extend_to,
     )  # fmt: skip
     hashes = Home.locate().models
-    base = base_job(asked.job, asked.model_path, hashes, asked.backend)
-    models = ComparedModels.load(list_model_folders(asked.vary), lambda said: model_folder(said, hashes))
+    base = jobs.base_job(asked.job, asked.model_path, hashes, asked.backend)
+    models = ComparedModels.load(list_model_folders(asked.vary), lambda said: jobs.model_folder(said, hashes))
     shape = None if asked.shape == "apart" else asked.shape
     if asked.env is not None and asked.env not in environments() and KNOB in " ".join(asked.vary + asked.held):
         load_environment(asked.env, asked.reward, Home.locate().prepare(), note)  # whose knobs are named
@@ -310,9 +298,9 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     seconds = parse_budget(asked.budget or DEFAULT_BUDGET)
     if asked.max_runs is not None and asked.max_runs < LEAST_RUNS:
         raise BadInput(f"--max-runs: expected at least {LEAST_RUNS}; found {asked.max_runs}")
-    fixed = {} if base is None else find_fixed_fields(base)
+    fixed = {} if base is None else jobs.find_fixed_fields(base)
     if asked.env is not None:
-        require_agreement(base, {"environment": [asked.env]})
+        jobs.require_agreement(base, {"environment": [asked.env]})
     environment = fixed.get("environment") if asked.env is None else asked.env
     comparison = _set_environment(comparison, topic, environment, asked.reward, note)
     pretrained = base is not None and isinstance(base.model, PathModel)
@@ -321,7 +309,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
         note(f"no environment is named; a pretrained model plays {WordsAndSums.name} ({WordsAndSums.title}) then")
     if base is not None and comparison.environment is not None and "environment" in fixed:
         base = base.model_copy(update={"environment": comparison.environment})
-    base = base and fit_to_environment(base, find_environment(topic, comparison))
+    base = base and jobs.fit_to_environment(base, find_environment(topic, comparison))
     parsed = None
     if by_rules:
         model = model_name(base.model.model_dump()) if base is not None and "model" in fixed else ""
@@ -415,8 +403,7 @@ def _find_named_environments(topic: str, home: Home, *, short: bool) -> list[str
 
 
 def select_planner(request: StudyRequest, note: Note) -> Planner:
-    """Return the planner that is asked for; raise BadTopic where flags say all that a planner would. Raises BadInput
-    for options of language models beside a planner that asks none."""
+    """Return the planner that is asked for; raise BadTopic or BadInput for flags that do not go with it."""
     if request.requested.vary and request.planner != RulesPlanner.name:
         raise BadTopic(
             f"expected --vary without a planner, as it leaves nothing to plan; found --planner {request.planner}; "
@@ -433,10 +420,6 @@ def select_planner(request: StudyRequest, note: Note) -> Planner:
     return make_planner(request.planner, request.model, os.environ, request.planner_options, note=note)
 
 
-AskUser = Callable[[ParsedTopic, str], bool]
-"""Asks whoever sits at a terminal whether what was understood of a topic, as a command says it, is what they mean."""
-
-
 def ask_on_terminal(parsed: ParsedTopic, command: str) -> bool:
     """Return whether a person at the terminal says that what was understood is to be studied; False where none is."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -448,15 +431,11 @@ def ask_on_terminal(parsed: ParsedTopic, command: str) -> bool:
     return typer.confirm("Study this?", default=False, err=True)
 
 
-_CLAIMS: Mapping[Claim | None, str] = {"increase": "what is tried is better", "decrease": "what is tried is worse"}
-
-
 def require_understood(
     request: StudyRequest, ask: AskUser | None = None, asked: ResearchOptions | None = None, verb: str = "research"
 ) -> None:
-    """Refuse a question that the rules cannot plan, and a topic with words that they do not know. Unless it is answered
-    with yes that what was understood is to be studied: the rest is then not tested. The command to paste is `ajet` with
-    this verb, and says all else that was `asked`."""
+    """Refuse a question that the rules cannot plan, and a topic with words that they do not know, unless what was
+    understood is to be studied. The command to paste is `ajet` with this verb, and says all else that was `asked`."""
     parsed, wanted = request.parsed, request.requested
     left = describe_left(parsed) if parsed is not None and parsed.left else ""
     try:
@@ -484,5 +463,5 @@ def require_planner(
                 f"it with: ajet study plan {shlex.quote(request.topic)}"
             )
         require_understood(request, ask, asked)
-    require_backend((request.base or Job()).backend)
+    jobs.require_backend((request.base or Job()).backend)
     return chosen

@@ -18,17 +18,8 @@ from typing import Any, Final, cast
 
 from pydantic import BaseModel, Field
 
-from research.controller.evaluation import (
-    AcceptedProposal,
-    ActionCheck,
-    EvaluatedDesign,
-    PlanningInputs,
-    TakeTurn,
-    ask_planner,
-    design_proposal,
-    design_topic,
-    plan_rounds,
-)
+from research.controller import evaluation
+from research.controller.evaluation import ActionCheck, PlanningInputs
 from research.design.comparison import StatisticalRequirements
 from research.design.compiler import DesignCompiler, PricedExploration, draw_distinct, seed_source
 from research.design.known_findings import KnownFinding
@@ -45,18 +36,7 @@ from research.planners.looks import LOOKS, collect_recorded
 from research.planners.memory import PapersRequest, PriorsRequest
 from research.planners.rules import RulesPlanner
 from research.planners.tools import MOST_FINDINGS, StudyTools, ToolRequest, find_related, shows_hidden_plays
-from research.proposals.actions import (
-    Action,
-    Conclude,
-    Decline,
-    Explore,
-    Propose,
-    ProposeDesign,
-    Repair,
-    Replicate,
-    SideAction,
-    Write,
-)
+from research.proposals import actions
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.steps import UNLOCKED
 from studies import EventLog, EventType, RunState, StudyLog, StudyState
@@ -74,6 +54,18 @@ from studies.report.summary import IN_WORDS
 from studies.report.validity import surprises
 from swarm.environments.registry import get_environment
 from swarm.job import Job
+
+_VOICES: Final = (EventType.PLANNER_ACTED, EventType.PLANNER_NOTED, EventType.PLANNER_ASKED)
+"""Events of which the planner is the actor."""
+DrawSecret = Callable[[int], str]
+"""Returns so many random bytes in hex."""
+
+_NOT_HAD = (BadTopic, DesignRefused, PlannerFailed)
+_TRIES = 3
+"""Questions that a planner may ask for a round before there is none."""
+_MOST_TRIES = 2 * _TRIES
+"""The same of a planner that fails and of the rules that ask in its place."""
+DECLINED = "the planner declined the topic: nothing was tested"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,28 +102,15 @@ class RecordedTurn(BaseModel):
     """A turn as it lies in the study's folder; those of earlier versions have neither `said`, `looks` nor `asides`."""
 
     acted: dict[str, Any]
-    action: Action
+    action: actions.Action
     secret: str = Field(pattern=r"^([0-9a-fA-F]{2})*$")
     said: PlannerMessage | None = None
     looks: list[dict[str, Any]] = []
-    asides: list[SideAction] = []
-
-
-_VOICES: Final = (EventType.PLANNER_ACTED, EventType.PLANNER_NOTED, EventType.PLANNER_ASKED)
-"""Events of which the planner is the actor."""
-DrawSecret = Callable[[int], str]
-"""Returns so many random bytes in hex."""
-
-_NOT_HAD = (BadTopic, DesignRefused, PlannerFailed)
-_TRIES = 3
-"""Questions that a planner may ask for a round before there is none."""
-_MOST_TRIES = 2 * _TRIES
-"""The same of a planner that fails and of the rules that ask in its place."""
-DECLINED = "the planner declined the topic: nothing was tested"
+    asides: list[actions.SideAction] = []
 
 
 class _ExplorationRequest(Exception):
-    def __init__(self, action: Explore, place: TurnId, secret: bytes) -> None:
+    def __init__(self, action: actions.Explore, place: TurnId, secret: bytes) -> None:
         super().__init__(action.why)
         self.action, self.place, self.secret = action, place, secret
 
@@ -152,9 +131,8 @@ class Planning:
 
     def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> str | None:
         """Propose, design, and lock the design or the run that it waits for, after which it is called once more.
-        `seconds_left` is asked anew for each turn: a slow planner spends the budget too. A planner that declines ends
-        the study. Returns why a round after the first is given up, if it is; raises BadTopic, DesignRefused and
-        PlannerFailed in the first. Nothing is locked then."""
+        `seconds_left` is asked anew for each turn: a slow planner spends the budget too. Returns why a round after the
+        first is given up, if it is; raises BadTopic, DesignRefused and PlannerFailed in the first."""
         try:
             self._plan(state, seconds_left)
         except TopicDeclined as end:
@@ -182,7 +160,7 @@ class Planning:
             inputs = self.set_round(self.build_inputs(state, seconds_left), state, campaign)
             taking = self.make_turn_taker(state, number, campaign.round, planner)
             try:
-                designed = design_topic(inputs, taking)
+                designed = evaluation.design_topic(inputs, taking)
                 designed.get_compiled()
             except _ExplorationRequest as wish:
                 if (last := self._explore(inputs, wish)) == "":
@@ -258,7 +236,7 @@ class Planning:
         for name in inputs.wanted.custom_environments:
             get_environment(name)  # a planner is shown all that are known
 
-        def announce(proposal: AcceptedProposal) -> None:
+        def announce(proposal: evaluation.AcceptedProposal) -> None:
             if state.explores:  # nothing is claimed
                 return
             known = {hypothesis.id for hypothesis in state.hypotheses}
@@ -267,13 +245,13 @@ class Planning:
                     self._append(EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
 
         try:
-            designed = design_topic(inputs, self.make_turn_taker(state, number), announce)
+            designed = evaluation.design_topic(inputs, self.make_turn_taker(state, number), announce)
         except _ExplorationRequest as wish:
             if self._explore(inputs, wish) == "":
                 return
             number += 1
             asked = replace(inputs, explored=None)
-            designed = design_topic(asked, self.make_turn_taker(state, number), announce)
+            designed = evaluation.design_topic(asked, self.make_turn_taker(state, number), announce)
         if state.explores:
             explored = designed.get_compiled().explore(state.topic[:500])
             seeds = seed_source(self._study, designed.secret)
@@ -290,7 +268,8 @@ class Planning:
             if state.noise_plan is None:
                 raise
             again = self.make_turn_taker(state, number + (1 if state.round == 1 else _MOST_TRIES))
-            self._lock(state, inputs, design_proposal(inputs, designed.proposal, again, error.model_feedback))
+            designed = evaluation.design_proposal(inputs, designed.proposal, again, error.model_feedback)
+            self._lock(state, inputs, designed)
 
     def build_inputs(
         self, state: StudyState, seconds_left: Callable[[], float], bank: NoiseBank | None = None
@@ -319,17 +298,11 @@ class Planning:
         )
         due = state.round if state.design is None else state.round + 1
         return PlanningInputs(
-            state.topic,
-            compiler,
-            seconds_left,
-            None if state.design is None else state.design.metric,
+            state.topic, compiler, seconds_left, None if state.design is None else state.design.metric,
             lambda inputs: tools(compiler=inputs.current_compiler, price=inputs.price),
-            wanted=requested,
-            parsed=ParsedTopic.of(state.settings),
             try_code=partial(try_code, state.id, self._isolation, partial(collect_recorded, state, self.study_folder)),
-            code_allowed=read_sandboxing(state.settings).isolates and not state.explores,
-            notes=notes,
-            notebook=Notebook(state.notebook, score_plan(state)),
+            code_allowed=read_sandboxing(state.settings).isolates and not state.explores, wanted=requested,
+            parsed=ParsedTopic.of(state.settings), notes=notes, notebook=Notebook(state.notebook, score_plan(state)),
             findings=find_related(every, self._study, state.topic, MOST_FINDINGS),
             known=[entry for entry in every if entry.conditions.model_key == own],
             tokens_spent={
@@ -338,9 +311,9 @@ class Planning:
             explorations=list_explorations(state),
             explored=None if state.explores else len(_exploring_turns(state, due)),
             plays_seen=any(shows_hidden_plays(look) for act in state.planner_acts for look in act.tool_calls),
-        )
+        )  # fmt: skip
 
-    def _lock(self, state: StudyState, inputs: PlanningInputs, designed: EvaluatedDesign) -> None:
+    def _lock(self, state: StudyState, inputs: PlanningInputs, designed: evaluation.EvaluatedDesign) -> None:
         plan = state.noise_plan
         if plan is not None:  # its run with a learning rate of 0 may be lost: runs are then evaluated for themselves
             compiled = designed.get_compiled()
@@ -349,14 +322,14 @@ class Planning:
             legacy = plan.plumbing is None and alike == (compiled.job.environment, model_key(compiled.job))
             if compiled.compiler.bank.needs_zero_lr_check(compiled.job) and not legacy:
                 raise _refuse_unchecked(state)
-        locked = plan_rounds(inputs, designed).build_lock(self._seed_scope(state))
+        locked = evaluation.plan_rounds(inputs, designed).build_lock(self._seed_scope(state))
         self._append_lock(locked, lock_name(state.round))
 
     def lock_repair(self, state: StudyState, crash: RunState, turn: RecordedTurn) -> None:
         """Lock a question anew with the code that a turn repaired, on seeds that nothing had before."""
         before, number, action = state.locked_design, len(state.abandoned) + 1, turn.action
         assert before is not None
-        assert isinstance(action, Repair)
+        assert isinstance(action, actions.Repair)
         draw = seed_source(f"{self._seed_scope(state)}/repair-{number}", bytes.fromhex(turn.secret))
         used = frozenset().union(*(each.seeds_used for each in state.every_round))
         changed = {
@@ -375,19 +348,20 @@ class Planning:
 
     def make_turn_taker(
         self, state: StudyState, number: int, round: int | None = None, planner: Planner | None = None
-    ) -> TakeTurn:
+    ) -> evaluation.TakeTurn:
         """Return a function that takes the `number`th turn of a stage of the present round, once."""
 
         def take(context: PlannerContext, check: ActionCheck) -> tuple[PlannerTurn, bytes]:
             place = TurnId(round or state.round, context.stage, number)
             turn = self.take_turn(state, place, context, check, planner)
             action, secret, proposing = turn.action, bytes.fromhex(turn.secret), context.stage == "propose"
-            if proposing and isinstance(action, Explore):
+            if proposing and isinstance(action, actions.Explore):
                 raise _ExplorationRequest(action, place, secret)
-            if isinstance(action, Conclude | Decline) and (message := self.parse_final_message(turn)) is not None:
+            ended = isinstance(action, actions.Conclude | actions.Decline)
+            if ended and (message := self.parse_final_message(turn)) is not None:
                 raise TopicDeclined(message)
-            kind = Propose if proposing else ProposeDesign
-            if not isinstance(action, kind) and not (proposing and isinstance(action, Replicate)):
+            kind = actions.Propose if proposing else actions.ProposeDesign
+            if not isinstance(action, kind) and not (proposing and isinstance(action, actions.Replicate)):
                 raise NotReady(
                     f"expected the planner's turns in {self._folder} as they were taken; found {action.action!r} where "
                     f"{kind.__name__} belongs; restore them from a backup"
@@ -397,10 +371,10 @@ class Planning:
         return take
 
     def parse_final_message(self, turn: RecordedTurn) -> PlannerMessage | None:
-        if not isinstance(turn.action, Conclude | Decline | Write):
+        if not isinstance(turn.action, actions.Conclude | actions.Decline | actions.Write):
             return None
         by = planner_label(self.planner.name, self.planner.model)
-        old = turn.action.answer if isinstance(turn.action, Write) else turn.action.reason
+        old = turn.action.answer if isinstance(turn.action, actions.Write) else turn.action.reason
         return turn.said or PlannerMessage(by=by, text=old)
 
     def take_turn(
@@ -432,11 +406,11 @@ class Planning:
         return turn
 
     def _ask_planner(self, planner: Planner, context: PlannerContext, check: ActionCheck) -> dict[str, Any]:
-        turn = ask_planner(planner, context, check)
-        if turn.refused is not None and not isinstance(turn.action, Write):  # which is printed with marks
+        turn = evaluation.ask_planner(planner, context, check)
+        if turn.refused is not None and not isinstance(turn.action, actions.Write):  # which is printed with marks
             raise turn.refused
         action, said, beside = turn.action.model_dump(mode="json"), None, None
-        if isinstance(turn.action, Write):
+        if isinstance(turn.action, actions.Write):
             beside = WrittenAnswer.model_validate(turn.action.model_dump(include={"mechanism", "limits", "figures"}))
         if text := getattr(turn.action, "answer", "") or getattr(turn.action, "reason", ""):
             by = planner_label(planner.name, planner.model)

@@ -27,13 +27,7 @@ from research.design.pricing import Pricing, Stage, describe_basis, local_pricin
 from research.design.sample_size import EvaluationOption, Unaffordable
 from research.environments.reference import records_of
 from research.errors import DesignRefused, Unmeasurable
-from research.installation.base_job import (
-    base_job_of,
-    describe_trained_weights,
-    describe_unusual_rate,
-    find_fixed_fields,
-    pretrained_fields,
-)
+from research.installation import base_job as jobs
 from research.installation.home import Home
 from research.isolation.mode import read_sandboxing
 from research.models.fetch import check_loader
@@ -176,15 +170,14 @@ def preview_study(home: Home, log: EventLog, request: StudyRequest, planner: Pla
 
 
 def price_next_round(home: Home, log: EventLog, state: StudyState, claim: str) -> Mapping[str, Any]:
-    """Return what the round after one that is over would cost if it tested a claim again, as planners are told prices.
-    Nothing is drawn or spent. Raises DesignRefused."""
+    """Return what the next round would cost if it tested a claim again, as planners are told; raise DesignRefused."""
 
     def prices() -> Pricing:
         kind = read_sandboxing(state.settings).kind
         return local_pricing(home, log, int(state.settings["parallel"]), kind, state.id)
 
     planning = Planning(
-        home, log, StudyLog(log, state.id), RulesPlanner(), prices, base_job_of(state.settings),
+        home, log, StudyLog(log, state.id), RulesPlanner(), prices, jobs.base_job_of(state.settings),
         known=lambda: load_findings(home, log).findings,
     )  # fmt: skip
     now = planning.build_inputs(state, lambda: budget_left(state))
@@ -195,9 +188,8 @@ def price_next_round(home: Home, log: EventLog, state: StudyState, claim: str) -
 
 
 def preview(inputs: PlanningInputs, planner: Planner) -> PlanPreview:
-    """Return what a study would be. Raises BadTopic, TopicDeclined, DesignRefused, PlannerFailed, Unmeasurable. A
-    proposal names no environment and may be refused by the noise and prices of the topic's: its design, which names
-    one, is asked for all the same."""
+    """Return what a study would be. Raises BadTopic, TopicDeclined, DesignRefused, PlannerFailed, Unmeasurable. The
+    design of a proposal that is refused in the topic's environment is asked for all the same: it may name another."""
     designed = dry_run(inputs, planner)
     if isinstance(designed.result, Unmeasurable):
         raise designed.result
@@ -244,16 +236,17 @@ class _Preview:
         first = None if self.refused or explores else self.designed.noise_plan("plan")
         job, own = comparison.base, self.inputs.compiler.base or Job()
         varied, usual = {name for arm in comparison.arms for name in arm.overrides}, list[str]()
-        if isinstance(job.model, PathModel) and "learning_rate" not in {*find_fixed_fields(own), *varied}:
-            usual = [f"learning_rate = {job.learning_rate:g}, as is usual for {describe_trained_weights(job)}"]
-        fitted = {name: getattr(job, name) for name in pretrained_fields(job) if name not in varied}
+        if isinstance(job.model, PathModel) and "learning_rate" not in {*jobs.find_fixed_fields(own), *varied}:
+            usual = [f"learning_rate = {job.learning_rate:g}, as is usual for {jobs.describe_trained_weights(job)}"]
+        fitted = {name: getattr(job, name) for name in jobs.pretrained_fields(job) if name not in varied}
         wide = () if self.refused else self.calculator.describe_wide_ranges(self.draft, hypotheses)
         return PlanPreview(
             asked=self.inputs.topic, tested=() if explores else (*filter(None, [self.said]), *tested),
             not_tested=tuple(dict.fromkeys(text for turn in turns for text in turn.not_tested)),
             unequal=tuple(filter(None, (unequal_episodes(planned[0], arm) for arm in planned[1:]))),
-            unusual=tuple(dict.fromkeys([*filter(None, map(describe_unusual_rate, comparison.jobs)), *wide])),
-            accepted=self.refused is None, explores=explores, refused=self.refused, job=find_fixed_fields(own) | fitted,
+            unusual=tuple(dict.fromkeys([*filter(None, map(jobs.describe_unusual_rate, comparison.jobs)), *wide])),
+            accepted=self.refused is None, explores=explores, refused=self.refused,
+            job=jobs.find_fixed_fields(own) | fitted,
             assumed=tuple(dict.fromkeys((*(turn.note for turn in turns if turn.note), *usual))), hypotheses=hypotheses,
             environment=environment, brought=tuple(records_of([environment])),
             arms=tuple(arm.name for arm in comparison.arms), metric=metric,

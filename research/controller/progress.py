@@ -12,15 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from research.scheduler import required_runs as need
 from research.scheduler.approvals import describe_cost, how_to_answer
-from research.scheduler.required_runs import (
-    RequiredRun,
-    exploration_runs,
-    is_over,
-    later_runs,
-    noise_runs,
-    planned_runs,
-)
 from research.scheduler.steps import SHRINK_RULE
 from studies import RunState, StudyState
 from studies.checks.training import describe_zero_lr_run, had_no_signal
@@ -33,6 +26,8 @@ from studies.verdicts.wording import question_of
 
 _ALMOST = 99.0
 """Most per cent before a study is concluded: what is left after the last run is to judge and to report."""
+NONE_DOUBTED: Final[Mapping[str, str]] = {}
+"""Every verdict follows, as far as anybody looked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +72,7 @@ class StudyProgress:
 
 
 def progress_of(state: StudyState) -> StudyProgress:
-    began = {name: bool(run.attempts) and is_over(run) for name, run in state.every_run.items()}
+    began = {name: bool(run.attempts) and need.is_over(run) for name, run in state.every_run.items()}
     done = sum(map(began.__getitem__, state.runs))
     before = sum(began.values()) - done
     concluded = state.concluded_reason is not None
@@ -86,29 +81,20 @@ def progress_of(state: StudyState) -> StudyProgress:
     if concluded:
         most = done
     elif design is not None and design.screen is not None:
-        most = max(done, sum(is_over(run) for run in state.runs_in("noise")) + design.price.runs)
+        most = max(done, sum(need.is_over(run) for run in state.runs_in("noise")) + design.price.runs)
     elif design is not None:
-        most = done + _count_open(state, set(later_runs(state, design)))
+        most = done + len(need.unmet_runs(state, set(need.later_runs(state, design))))
     elif state.explored is not None:
         most = len(state.explored.arms)
-    elif exploring := exploration_runs(state):
-        most = done + _count_open(state, set(exploring))
+    elif exploring := need.exploration_runs(state):
+        most = done + len(need.unmet_runs(state, set(exploring)))
     elif noise is not None:
-        most = done + _count_open(state, set(noise_runs(noise)))
+        most = done + len(need.unmet_runs(state, set(need.noise_runs(noise))))
     return StudyProgress(
         done + before, None if most is None else most + before, concluded,
         design_open=state.locked_design is None and state.explored is None, round=state.round,
         rounds=state.most_rounds, before=before, sizing_open=state.awaits_sizing,
     )  # fmt: skip
-
-
-def _count_open(state: StudyState, required: set[RequiredRun]) -> int:
-    runs = planned_runs(state)
-    return sum(1 for required_run in required if required_run not in runs or not is_over(runs[required_run]))
-
-
-NONE_DOUBTED: Final[Mapping[str, str]] = {}
-"""Every verdict follows, as far as anybody looked."""
 
 
 def progress_lines(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) -> Iterator[tuple[str, str]]:

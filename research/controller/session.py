@@ -47,6 +47,17 @@ from studies.log.study import EXPLORE, PAPERS
 from swarm.errors import InvalidRequest
 from swarm.job import Job
 
+Interruption = Callable[[], str | None]
+"""Returns why an interrupt (Ctrl-C, SIGTERM) stops the study; None where it is left, for another controller."""
+_PACKAGES = ("ajet", "torch", "transformers", "fastapi", "openai", "prefect", "wandb", "scipy", "sqlalchemy")
+
+PLANNER_OPTIONS: Final = "planner_options"
+"""Setting of a study: the options of its language model."""
+
+FOLLOWS: Final = "follows"
+"""Setting of a study: the claim of another one on which it is to give more evidence."""
+_FILLER = {"does", "the", "and", "make", "for", "with", "how", "what", "which", "than", "can", "will", "should", "grpo"}
+
 
 @contextmanager
 def hold_lease(home: Home, log: EventLog, study: str, note: Note) -> Iterator[ControllerLease]:
@@ -56,8 +67,7 @@ def hold_lease(home: Home, log: EventLog, study: str, note: Note) -> Iterator[Co
 
 
 def has_controller(home: Home, log: EventLog, study: str, *, local: bool = False) -> bool:
-    """Return whether a controller works on a study; one of another host, or of before it was started, counts as alive.
-    `local` counts only those that are seen to live here."""
+    """Return whether a controller works on a study; one of another host counts as alive unless `local`."""
     row = ControllerLeases(log).read(study)
     if row is None or row.given_back:
         return False
@@ -87,17 +97,6 @@ def require_files(home: Home, log: EventLog, study: str) -> None:
             f"expected the files of study {study} in {home.path}; they are in {holder.home} on {holder.host}. Ask "
             "there, or bring the study's folder here"
         )
-
-
-Interruption = Callable[[], str | None]
-"""Returns why an interrupt (Ctrl-C, SIGTERM) stops the study; None where it is left, for another controller."""
-_PACKAGES = ("ajet", "torch", "transformers", "fastapi", "openai", "prefect", "wandb", "scipy", "sqlalchemy")
-
-PLANNER_OPTIONS: Final = "planner_options"
-"""Setting of a study: the options of its language model."""
-
-FOLLOWS: Final = "follows"
-"""Setting of a study: the claim of another one on which it is to give more evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +145,6 @@ def new_study_id(topic: str, token: str | None = None) -> str:
     return "-".join([*(words[:3] or ["study"]), token or secrets.token_hex(2 if words else 3)])
 
 
-_FILLER = {"does", "the", "and", "make", "for", "with", "how", "what", "which", "than", "can", "will", "should", "grpo"}
-
-
 def create_study(log: EventLog, study: str, request: StudyRequest, check_of: KnownCheck = lambda job: None) -> None:
     """Append `study.created`; `check_of` knows what a model of the study was seen to take."""
     slots = parallel_of(request.base, request.requested, check_of)
@@ -167,10 +163,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
                if request.papers else {}),
             **({} if request.wandb is None else {"wandb": request.wandb.model_dump(mode="json")}),
         },
-        "command": ["ajet", *request.command],
-        "versions": collect_versions(),
-        "machine": describe(),
-        WORKED: 0.0,
+        "command": ["ajet", *request.command], "versions": collect_versions(), "machine": describe(), WORKED: 0.0,
         **({SERVED: True} if request.served else {}),
     }  # fmt: skip
     StudyLog(log, study).append(EventType.STUDY_CREATED, payload, actor="user")

@@ -37,6 +37,16 @@ CLOUD_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
 """Under which `wandb login` writes down a key of W&B's cloud, by the client's version."""
 SHORTEST_KEY = 40
 """Characters; W&B's own client refuses a shorter one."""
+ANSWER_S = 60.0
+"""For W&B to answer a question: importing its client takes seconds on a busy machine."""
+_KEPT = ("WANDB_API_KEY", "WANDB_CONFIG_DIR", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_CREDENTIALS_FILE")
+_QUIET = {
+    "WANDB_MODE": "online", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false", "WANDB_CONSOLE": "off",
+    "WANDB_DISABLE_GIT": "true", "WANDB_DISABLE_CODE": "true", "WANDB_DISABLE_JOB_CREATION": "true",
+    "WANDB_X_DISABLE_STATS": "true", "WANDB_X_DISABLE_META": "true", "WANDB_X_DISABLE_MACHINE_INFO": "true",
+    "WANDB_X_SAVE_REQUIREMENTS": "false", "WANDB_SAVE_CODE": "false",
+}  # fmt: skip
+_FOLDERS = ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
 
 
 class OnlineLogging(BaseModel):
@@ -119,18 +129,6 @@ def _parse_address(text: str) -> str | None:
     if parts.scheme not in ("http", "https") or not host:
         return None
     return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}"
-
-
-ANSWER_S = 60.0
-"""For W&B to answer a question: importing its client takes seconds on a busy machine."""
-_KEPT = ("WANDB_API_KEY", "WANDB_CONFIG_DIR", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_CREDENTIALS_FILE")
-_QUIET = {
-    "WANDB_MODE": "online", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false", "WANDB_CONSOLE": "off",
-    "WANDB_DISABLE_GIT": "true", "WANDB_DISABLE_CODE": "true", "WANDB_DISABLE_JOB_CREATION": "true",
-    "WANDB_X_DISABLE_STATS": "true", "WANDB_X_DISABLE_META": "true", "WANDB_X_DISABLE_MACHINE_INFO": "true",
-    "WANDB_X_SAVE_REQUIREMENTS": "false", "WANDB_SAVE_CODE": "false",
-}  # fmt: skip
-_FOLDERS = ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
 
 
 class WandbProcess(subprocess.Popen[bytes]):

@@ -125,7 +125,7 @@ def _cost(state: StudyState, stage: str, limits: StepLimits) -> tuple[int, float
             required = need.noise_runs(state.noise_plan)
         else:
             required = need.confirmation_runs(state) or need.replication_runs(state, design)
-        left = [run for run in required if run not in runs or not need.is_over(runs[run])]
+        left = need.unmet_runs(state, required)
         batches.append((len(left), price_of(state, left[0].phase)))
     waves = (math.ceil(count / max(1, limits.parallel)) * seconds for count, seconds in batches)
     return sum(count for count, _ in batches), sum(waves)

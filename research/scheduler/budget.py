@@ -87,9 +87,8 @@ def foresee_cuts(state: StudyState, design: Design, limits: StepLimits) -> Itera
 
 
 def affordable_seeds(state: StudyState, design: Design, limits: StepLimits) -> int:
-    """Return the most seeds of each arm, the pilot's at least, for which there are time and runs. A replication is
-    given up first. Time does not count where somebody who may have seen the pilot set it: else a hand would have the
-    pilot judged at the level of a whole study."""
+    """Return the most seeds of each arm, the pilot's at least, for which there are time and runs. Time does not count
+    where somebody who may have seen the pilot set it: the pilot would be judged at the level of a whole study."""
     assert design.pilot is not None
     first = design.pilot.seeds
     for seeds in range(seeds_by_runs(state), first, -1):

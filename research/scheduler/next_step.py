@@ -3,12 +3,8 @@
 A study goes through its stages in order: the run that must not learn (and A/A runs, in logs from before there were
 pilots), the screen, the pilot, the confirmation look by look, the replication; then the next round's question is asked.
 No run begins that by its price would end after the budget. Once that is used up, what was collected is judged, and the
-study stops; resumed with no more budget, it concludes. While it is paused, what runs finishes and nothing begins, not
-even a verdict.
-
-What a rule decides is about runs only: a claim rests on the locked test whatever the table says. Candidate number i of
-a screen is chosen by the results of those before it less the parallel slots, whatever else is known: equal results lead
-to equal candidates, wherever a controller is killed.
+study stops; resumed with no more budget, it concludes. Candidate number i of a screen is chosen by the results of those
+before it less the parallel slots: equal results lead to equal candidates, wherever a controller is killed.
 """
 
 from __future__ import annotations
@@ -22,17 +18,10 @@ from research.design.pricing import price_of
 from research.design.screening import Allowed, Scores, ScreenProgress
 from research.errors import NotReady
 from research.proposals.arms import is_job
+from research.scheduler import budget, steps
 from research.scheduler import required_runs as need
-from research.scheduler import steps
 from research.scheduler.approvals import require_approval
-from research.scheduler.budget import (
-    StepLimits,
-    affordable_seeds,
-    carries_longer,
-    end_candidates,
-    foresee_cuts,
-    replication_seconds,
-)
+from research.scheduler.budget import StepLimits, replication_seconds
 from research.scheduler.required_runs import RequiredRun
 from research.text import format_seconds, memoize_last
 from studies import RunState, StudyState
@@ -98,21 +87,21 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[steps.Step]:
     if design is None:
         yield from zero_lr_conclusion(state)
         yield from _make(state, required, limits)
-        if all(_is_met(state, required_run) for required_run in required):
+        if not need.unmet_runs(state, required):
             yield steps.PlanStudy()
         return
     yield from repair_step(state, limits)
-    yield from foresee_cuts(state, design, limits)
+    yield from budget.foresee_cuts(state, design, limits)
     if design.screen is not None:
         yield from screen_step(state, design, design.screen, required, limits)
     elif not state.awaits_sizing:
         yield from judgements(state, design, limits)
         required = _held(state, design, required)
-    elif all(_is_met(state, required_run) for required_run in required):
+    elif not need.unmet_runs(state, required):
         if state.awaits_length and design.extension is not None:
-            yield steps.DecideLength(carries_longer(state, design.extension, limits))
+            yield steps.DecideLength(budget.carries_longer(state, design.extension, limits))
         else:
-            yield steps.SizeDesign(affordable_seeds(state, design, limits))
+            yield steps.SizeDesign(budget.affordable_seeds(state, design, limits))
     yield from _make(state, required, limits)
     if required or any(need.attempts_running(state)):
         return
@@ -151,11 +140,6 @@ def _stage_runs(state: StudyState) -> tuple[RequiredRun, ...]:
         due = (arm.name for arm in progress.asked if arm.name not in progress.scores)
         return tuple(RequiredRun("screen", arm, screen.seed, screen.rungs[0].steps) for arm in due)
     return need.confirmation_runs(state) or need.replication_runs(state, design)
-
-
-def _is_met(state: StudyState, required_run: RequiredRun) -> bool:
-    run = need.planned_runs(state).get(required_run)
-    return run is not None and need.is_over(run)
 
 
 def _follow_up(state: StudyState) -> Iterator[steps.Step]:
@@ -224,7 +208,7 @@ def _budget_end_reason(state: StudyState, step: steps.Step | None, limits: StepL
         return _USED_UP.format(state.budget_s)
     if step is not None or running:
         return None
-    unmet = [required_run for required_run in _stage_runs(state) if not _is_met(state, required_run)]
+    unmet = need.unmet_runs(state, _stage_runs(state))
     if need.runs_left(state) == 0 and not any(required_run in need.planned_runs(state) for required_run in unmet):
         return f"all {len(state.every_run)} runs are used up"
     if not unmet:
@@ -258,8 +242,7 @@ def _when_stopped(state: StudyState) -> Iterator[steps.Step]:
 
 
 def _has_design(state: StudyState) -> bool:
-    """Return whether a design was locked, of this round or of one before, or a study explored: there is something to
-    report."""
+    """Return whether a design was locked, in whatever round, or a study explored: there is something to report."""
     return state.design is not None or bool(state.rounds_before) or state.explored is not None
 
 
@@ -324,8 +307,7 @@ def _find_due(state: StudyState, design: Design) -> tuple[tuple[steps.Decide, ..
 
 
 def _held(state: StudyState, design: Design, required: tuple[RequiredRun, ...]) -> tuple[RequiredRun, ...]:
-    """Return the runs that may begin while claims wait for others of their look: those that the others need. A planner
-    gives up all or none: dropping one of them would choose which runs the others are judged beside."""
+    """Return the runs that may begin while claims wait for others of their look: those that the others need."""
     due, rest = _find_due(state, design)
     if not due or not rest:
         return required
@@ -351,7 +333,6 @@ def last_judgements(state: StudyState, design: Design) -> Iterator[steps.Judge]:
 
 
 def conclusion(state: StudyState, design: Design) -> Iterator[steps.Step]:
-    """Yield the decision to conclude, then the conclusion."""
     if design.screen is not None and state.budget_decision is not None:
         reason = "the budget was used up before the screen was decided: there is no claim to judge"
     elif design.screen is not None:
@@ -436,7 +417,7 @@ def screen_step(
         seen = {name: score for name, score in known.items() if name in settled}
         arm = replace(progress, scores=seen).next_candidate()
     if arm is not None:
-        yield from end_candidates(state, design, screen, limits)
+        yield from budget.end_candidates(state, design, screen, limits)
         yield steps.AskCandidate(len(every), arm)
     elif not required and any(score is not None for score in known.values()):
         asked = tuple(arm for arm in progress.asked if arm.name in known)

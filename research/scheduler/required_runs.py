@@ -6,7 +6,7 @@ up to the locked number of attempts; what another try would turn into a choice i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,6 +34,9 @@ from studies.records.runs import (
     zero_lr_spec,
 )
 from studies.records.verdict import Verdict
+
+EVERY_RUN = 2
+"""Measurements of a run: before and after training."""
 
 
 class RunFailure(NamedTuple):
@@ -81,10 +84,6 @@ def decide(rules: Sequence[Rule], verdict: Verdict, analyses: int) -> Rule:
     return next((rule for rule in rules if conditions.get(rule.when)), UNRULED)
 
 
-EVERY_RUN = 2
-"""Measurements of a run: before and after training."""
-
-
 @dataclass(frozen=True, slots=True)
 class RequiredRun:
     """A run that is needed, planned or not. `steps` is set for screening runs alone."""
@@ -117,6 +116,12 @@ def planned_runs(state: StudyState) -> Mapping[RequiredRun, RunState]:
     return {to_required_run(run): run for run in state.runs.values() if state.counts(run.spec)}
 
 
+def unmet_runs(state: StudyState, required: Iterable[RequiredRun]) -> list[RequiredRun]:
+    """Return the runs that are not planned yet, or not over."""
+    runs = planned_runs(state)
+    return [required_run for required_run in required if required_run not in runs or not is_over(runs[required_run])]
+
+
 def noise_runs(plan: NoisePlan) -> tuple[RequiredRun, ...]:
     """Return the runs of a noise plan: the one that must not learn first, then the A/A runs."""
     still = () if plan.plumbing is None else (RequiredRun("noise", PLUMBING_ARM, plan.plumbing),)
@@ -127,10 +132,9 @@ def exploration_runs(state: StudyState) -> tuple[RequiredRun, ...]:
     """Return the runs of the exploration that was planned last, as long as one of them is not over."""
     if not state.explorations:
         return ()
-    plan, runs = state.explorations[-1].plan, planned_runs(state)
+    plan = state.explorations[-1].plan
     wanted = tuple(RequiredRun("explore", arm.name, seed) for seed in plan.seeds for arm in plan.arms)
-    done = all(required_run in runs and is_over(runs[required_run]) for required_run in wanted)
-    return () if done else wanted
+    return wanted if unmet_runs(state, wanted) else ()
 
 
 def confirmation_runs(state: StudyState, *, all_analyses: bool = False) -> tuple[RequiredRun, ...]:
@@ -147,7 +151,6 @@ def _confirmation_runs(state: StudyState) -> tuple[tuple[RequiredRun, ...], tupl
     counts = [count_seeds(design, next_analysis(state, claim.id)) for claim in claims]
 
     def runs(seeds: Sequence[int]) -> tuple[RequiredRun, ...]:
-        """Return the runs of so many seeds of each open claim's arms."""
         limits: dict[str, int] = {}
         for claim, count in zip(claims, seeds, strict=True):
             limits |= {arm: max(limits.get(arm, 0), count) for arm in design.contrast_of(claim)}
