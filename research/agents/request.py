@@ -35,6 +35,23 @@ from swarm.job import Job
 MOST_BYTES = 16 << 20
 MOST_FILES = 1000
 Kind = Literal["agent", "reward"]
+MODULE = "swarm.environments"
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmg])i?b?", re.IGNORECASE)
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+EVALUATED: Split = "search"
+"""The split that is evaluated; the hidden one is for the harness's evaluators."""
+LEAST_MEMORY, MOST_MEMORY = 64 << 20, 16 << 40
+MOST_STREAM = 128
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|AUTH", re.IGNORECASE)
+_OURS = frozenset({"PYTHONPATH", "PYTHONHOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "HOME", "TMPDIR"})
+
+THREADS_A_PLAY, FILES_A_PLAY = 4, 16
+EVALUATED_EPISODES = 256
+AgentArgument = Annotated[str | None, typer.Argument(
+    help="FILE.py[:NAME] or a folder with agent.py; the environment's own agent when left out.",
+)]  # fmt: skip
+TasksOption = Annotated[Path | None, typer.Option(help='Tasks of your own: JSON, [{"id": ..., "data": {...}}].')]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +95,6 @@ class AgentFiles:
             ) from error
 
 
-MODULE = "swarm.environments"
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmg])i?b?", re.IGNORECASE)
-_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-EVALUATED: Split = "search"
-"""The split that is evaluated; the hidden one is for the harness's evaluators."""
-LEAST_MEMORY, MOST_MEMORY = 64 << 20, 16 << 40
-MOST_STREAM = 128
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|AUTH", re.IGNORECASE)
-_OURS = frozenset({"PYTHONPATH", "PYTHONHOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "HOME", "TMPDIR"})
-
-THREADS_A_PLAY, FILES_A_PLAY = 4, 16
-EVALUATED_EPISODES = 256
-AgentArgument = Annotated[
-    str | None,
-    typer.Argument(help="FILE.py[:NAME] or a folder with agent.py; the environment's own agent when left out."),
-]
-TasksOption = Annotated[Path | None, typer.Option(help='Tasks of your own: JSON, [{"id": ..., "data": {...}}].')]
-
-
 class RunOptions(BaseModel):
     """Options of `ajet client run`: who plays what, how much of it, and what the agent's process may have."""
 
@@ -106,10 +103,9 @@ class RunOptions(BaseModel):
     environment: Annotated[str | None, typer.Option(help="Whose tasks are played; the job's when left out.")] = None
     tasks: TasksOption = None
     evaluate: Annotated[bool, typer.Option("--eval", help="Evaluate the policy as it is; nothing is trained.")] = False
-    evaluations: Annotated[
-        bool,
-        typer.Option("--evaluations", help="Evaluate whenever training waits for it (eval_every), beside who trains."),
-    ] = False
+    evaluations: Annotated[bool, typer.Option(
+        "--evaluations", help="Evaluate whenever training waits for it (eval_every), beside who trains.",
+    )] = False  # fmt: skip
     episodes: Annotated[int | None, typer.Option(min=1, help="Episodes of an evaluation by --eval; 256.")] = None
     reward: Annotated[
         str | None, typer.Option(help="FILE.py[:NAME] that judges the environment's own agent (docs/agents.md).")
@@ -130,12 +126,8 @@ class RunOptions(BaseModel):
     cpus: Annotated[float | None, typer.Option(min=0.1, max=4096.0, help="Most processors (docker); 1.")] = None
     gpu: Annotated[list[str] | None, typer.Option(help="UUID of a GPU it may use (docker); repeatable.")] = None
     env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the agent; repeatable.")] = None
-    restart: Annotated[bool, typer.Option("--restart", help="Start it again where it dies, after a growing pause.")] = (
-        False
-    )
-    reload: Annotated[bool, typer.Option("--reload", help="Load its code again at each save (--sandbox process).")] = (
-        False
-    )
+    restart: Annotated[bool, typer.Option("--restart", help="Start it again where it dies, after a pause.")] = False
+    reload: Annotated[bool, typer.Option("--reload", help="Load its code at each save (--sandbox process).")] = False
 
     @property
     def evaluates(self) -> bool:
@@ -159,7 +151,6 @@ class RunOptions(BaseModel):
         self.limits(), self.destinations()
 
     def files(self) -> tuple[AgentFiles | None, AgentFiles | None]:
-        """Return the files of the agent, and those of the reward."""
         files = None if self.agent is None else AgentFiles.locate(self.agent)
         judge = None if self.reward is None else AgentFiles.locate(self.reward, "reward")
         if judge is not None and (files is not None or self.evaluates):
@@ -183,12 +174,10 @@ class RunOptions(BaseModel):
                 )
             memory = int(size)
         return replace(
-            usual,
-            memory_bytes=memory,
-            cpus=usual.cpus if self.cpus is None else self.cpus,
+            usual, memory_bytes=memory, cpus=usual.cpus if self.cpus is None else self.cpus,
             processes=max(usual.processes, THREADS_A_PLAY * self.concurrency),
             open_files=max(usual.open_files, FILES_A_PLAY * self.concurrency),
-        )
+        )  # fmt: skip
 
     def variables(self, *, contained: bool) -> dict[str, str]:
         """Return the agent's own variables; raises BadInput, in a container also for secrets."""

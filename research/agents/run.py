@@ -32,7 +32,7 @@ from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.servers import ServerConnection
 from research.installation.tiny_model import Note
-from research.isolation.client_image import ensure_client_image, ensure_derived_image
+from research.isolation.client_image import ensure_derived_image
 from research.isolation.mode import choose
 from sandboxes import Exit
 from sandboxes.docker.engine import HOW_TO_GET_DOCKER, connect
@@ -42,18 +42,6 @@ from swarm.environments.processes import OWNER
 from swarm.environments.user_code import SUFFIXES, code_hash
 from swarm.errors import SwarmError, Unreachable
 from swarm.wire import ServerState, Status
-
-
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """A client that ended, and was started again after `pause_s`."""
-
-    reason: str
-    lived_s: float
-    finished: int
-    """Episodes it finished, as far as the server could be asked."""
-    pause_s: float
-
 
 RELOAD_GRACE_S: Final = 0.5
 """How long the old code's process may take to end by itself: what it has open is fenced already."""
@@ -70,6 +58,32 @@ _NOT_SERVING = {
     ServerState.FAILED: "mend that, then `ajet swarm start` tries again",
 }
 """States in which no agent gets an answer, and what a person may do."""
+FIRST_WAIT_S: Final = 0.5
+MOST_WAIT_S: Final = 30.0
+"""Before a restart, at the least and the most; it doubles with each client that was not healthy."""
+HEALTHY_S: Final = 5.0
+"""A client that lived for so long and finished an episode was healthy: the next pause is the first one again."""
+MOST_IN_VAIN: Final = 8
+"""Clients in a row that finish no episode, after which none is started again: about a minute of pauses."""
+BAD_INPUT: Final = 2
+LOST: Final = 3
+"""Exit code of a client whose server is lost or refuses, or whose agent failed again and again."""
+SETTLED_MS: Final = 50
+"""Files that do not change for so long were saved whole."""
+LOOK_MS: Final = 1000
+"""Files are looked at so often, too, for not every file system tells of changes."""
+JOB_LOOK_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A client that ended, and was started again after `pause_s`."""
+
+    reason: str
+    lived_s: float
+    finished: int
+    """Episodes it finished, as far as the server could be asked."""
+    pause_s: float
 
 
 def choose_place(
@@ -91,8 +105,7 @@ def choose_place(
             text += "" if asked.requirements is None else asked.requirements.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise BadInput(f"expected a requirements file; could not read {asked.requirements}: {error}") from error
-        made = ensure_derived_image(engine, home, text, note) if text else ensure_client_image(engine, home, note)
-        image = made.id
+        image = ensure_derived_image(engine, home, text, note).id
     else:
         for option in ("requirements", "allow", "memory", "cpus", "gpu"):
             if (value := getattr(asked, option)) is not None:
@@ -262,18 +275,6 @@ def job_status(status: Status) -> str:
     return f"step {status.step} of {status.steps}, {needed}, {status.open_episodes} open{said}"
 
 
-FIRST_WAIT_S: Final = 0.5
-MOST_WAIT_S: Final = 30.0
-"""Before a restart, at the least and the most; it doubles with each client that was not healthy."""
-HEALTHY_S: Final = 5.0
-"""A client that lived for so long and finished an episode was healthy: the next pause is the first one again."""
-MOST_IN_VAIN: Final = 8
-"""Clients in a row that finish no episode, after which none is started again: about a minute of pauses."""
-BAD_INPUT: Final = 2
-LOST: Final = 3
-"""Exit code of a client whose server is lost or refuses, or whose agent failed again and again."""
-
-
 class RestartPolicy:
     """Decides on each end of a client."""
 
@@ -305,13 +306,6 @@ def restart_reason(ended: Exit) -> str | None:
     }[ended.reason]  # fmt: skip
 
 
-SETTLED_MS: Final = 50
-"""Files that do not change for so long were saved whole."""
-LOOK_MS: Final = 1000
-"""Files are looked at so often, too, for not every file system tells of changes."""
-JOB_LOOK_S: Final = 2.0
-
-
 async def wait_for_save(folder: Path, code: str) -> str:
     """Return the sha256 of the files in a folder once it is another than `code`, and they are whole."""
 
@@ -335,8 +329,7 @@ async def wait_for_save(folder: Path, code: str) -> str:
 
 
 async def perform(run: AgentRun) -> AgentResult:
-    """Run an agent to its end; only the log of its connections is kept of its folder. SIGTERM and the end of the
-    terminal are taken for Ctrl-C."""
+    """Run an agent to its end; SIGTERM and the end of the terminal are taken for Ctrl-C."""
     task, loop, signals = asyncio.current_task(), asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGHUP)
     assert task is not None
     for number in signals:

@@ -5,8 +5,7 @@ What was measured of an environment, alone or with a model, for prices, headroom
     measured/NAME@HASH/none.json             by its own code: oracle, demonstrations, empty and random answers
     measured/NAME@HASH/MODEL-HASH-HASH.json  with a model: tiny, path or fake (which has none, nor a first hash)
 
-A file is replaced by the next measurement under the same conditions, the fields of a job that decide what its untrained
-model says and how fast (the second hash): for a job with others nothing is known of it.
+A file is replaced by the next measurement under the same conditions (the second hash); it says nothing of other ones.
 """
 
 from __future__ import annotations
@@ -121,7 +120,6 @@ def find_measurements(home: Home, environment: str) -> tuple[MeasuredEnvironment
 
 
 def find_all_measurements(home: Home) -> tuple[MeasuredEnvironment, ...]:
-    """Return what is shipped, and what was measured here."""
     files = (file for file in resources.files("research.environments").iterdir() if file.name.endswith(".json"))
     shipped = [MeasuredEnvironment.model_validate_json(file.read_bytes()) for file in files]
     folders = sorted(folder.name for folder in home.measured.glob("*") if folder.is_dir())
@@ -168,11 +166,9 @@ def catalogue(home: Home) -> dict[str, Any]:
         "installed": [{"name": name, "object": entry.value} for name, entry in find_entry_points().items()],
         "brought": [_custom_entry(folder, home) for folder in sorted(home.environments.glob(f"[!.]*{MARK}*"))],
         "addresses": [
-            {
-                "scheme": scheme, "example": adapter.example, "requirement": adapter.requirement,
-                "here": importlib.util.find_spec(adapter.package) is not None
-                or (home.packages / scheme / adapter.package).is_dir(),
-            }
+            {"scheme": scheme, "example": adapter.example, "requirement": adapter.requirement,
+             "here": importlib.util.find_spec(adapter.package) is not None
+             or (home.packages / scheme / adapter.package).is_dir()}
             for scheme, adapter in ADAPTERS.items()
         ],
     }  # fmt: skip

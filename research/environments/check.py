@@ -55,6 +55,21 @@ MOST_RANDOM: Final = 0.8
 GOOD_ORACLE: Final = 0.9
 RARE: Final = 0.05
 """Of demonstrations that succeed: of eight plays that imitate them, mostly none earns anything."""
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_HUNG: Final = "Timeout ("
+"""How the stacks begin that a play which hangs leaves behind."""
+GROUP: Final = 8
+STEPS: Final = 2
+"""Of training; the second one is not waited for by a process that starts."""
+TRAINED: Final = 32
+RECORDS: Final = 32
+"""Episodes whose tokens are looked at."""
+BOOT_S: Final = 600.0
+FAKE: Final = "fake"
+"""The backend that has no model, and the key of what was measured with it."""
+_MODULE: Final = "swarm.environments"
+_LOOK_S: Final = 0.05
+_STATUS_S: Final = 30.0
 
 
 class Player(BaseModel):
@@ -111,11 +126,6 @@ def remarks(players: Mapping[str, Player], *, oracle: bool, demonstrations: bool
             f"demonstrations solve {players[DEMONSTRATIONS].success:.0%}: a tiny model that imitates them has little "
             "left to learn; let the player of `imitate` make mistakes"
         )
-
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_HUNG: Final = "Timeout ("
-"""How the stacks begin that a play which hangs leaves behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +250,10 @@ def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: N
     players = (plays.players.get(name) for name in (DEMONSTRATIONS, ORACLE, RANDOM, EMPTY))
     typical = next((player for player in players if player is not None), None)
     known = MeasuredEnvironment(
-        environment=environment.name,
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        faults=tuple(found),
+        environment=environment.name, measured_at=datetime.now(UTC).isoformat(timespec="seconds"), faults=tuple(found),
         calls_per_episode=typical.calls if typical else None,
         environment_seconds_per_episode=typical.seconds if typical else None,
-    )
+    )  # fmt: skip
     if known.calls_per_episode is not None or found:
         save_measurement(home, known)
     return EnvironmentCheck(
@@ -272,24 +280,9 @@ def _remarks(environment: Environment, plays: Plays) -> Iterator[str]:
 
 
 def has_parts(environment: Environment) -> tuple[bool, bool]:
-    """Return whether an environment has an oracle, and demonstrations."""
     if isinstance(environment, CustomEnvironment):
         return environment.manifest.oracle, bool(environment.manifest.demonstrations)
     return environment.has("oracle"), environment.has("imitate")
-
-
-GROUP: Final = 8
-STEPS: Final = 2
-"""Of training; the second one is not waited for by a process that starts."""
-TRAINED: Final = 32
-RECORDS: Final = 32
-"""Episodes whose tokens are looked at."""
-BOOT_S: Final = 600.0
-FAKE: Final = "fake"
-"""The backend that has no model, and the key of what was measured with it."""
-_MODULE: Final = "swarm.environments"
-_LOOK_S: Final = 0.05
-_STATUS_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,17 @@ MOST_BYTES: Final = 64 << 20
 MOST_FILES: Final = 2000
 RECORD_FILES: Final = ("tasks*.json", "tasks*.jsonl")
 RECORD_FOLDERS: Final = frozenset({"tasks", "hidden"})
+_RUN: Final = 6
+"""Words of a run at most: longer texts are known by any of the runs in them."""
+_LETTERS: Final = 8
+"""Fewest letters and digits of a run of words: what is shorter stands in any file by chance."""
+_ONE_WORD: Final = 16
+"""The same of one word alone."""
+_MOST: Final = 0.5
+"""Share of the hidden tasks whose ids alone say that they are held."""
+_WORD: Final = re.compile(r"\w+")
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
+_Words = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +113,6 @@ def _folder(folder: Path, text: str, within: str = "") -> dict[str, bytes]:
             f"expected a folder of its own for {text}, as all of it is copied; {' '.join(str(error).split())}"
         ) from error
     return {f"{within}{path}": content for path, content in found.items()}
-
-
-_RUN: Final = 6
-"""Words of a run at most: longer texts are known by any of the runs in them."""
-_LETTERS: Final = 8
-"""Fewest letters and digits of a run of words: what is shorter stands in any file by chance."""
-_ONE_WORD: Final = 16
-"""The same of one word alone."""
-_MOST: Final = 0.5
-"""Share of the hidden tasks whose ids alone say that they are held."""
-_WORD: Final = re.compile(r"\w+")
-_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
-_Words = tuple[str, ...]
 
 
 def find_hidden_leak(files: Mapping[str, bytes], tasks: Mapping[Split, Sequence[Task]]) -> str | None:

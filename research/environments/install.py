@@ -50,6 +50,18 @@ from swarm.environments.registry import BUILT_IN, admit, get_environment
 _PREFIX: Final = ".draft-"
 _ABANDONED_S: Final = 24 * 3600.0
 """Far longer than anybody fills one."""
+PIP_TIMEOUT_S: Final = 1800.0
+MODULE: Final = "swarm.environments.building"
+SECONDS: Final = 300.0
+"""For each of the two processes."""
+_DOING: Final[Mapping[str, str]] = {
+    "draw": "its tasks were drawn and demonstrations of them made",
+    "probe": "some of its tasks were posed by what clients hold",
+}
+_EVERYTHING: Final = ".everything"
+"""Of a draft: all files of the code, until its tasks are drawn."""
+_SECRET_BYTES = 32
+_TAIL_BYTES = 64 << 10
 
 
 @contextmanager
@@ -86,9 +98,6 @@ def remove_folder(folder: Path, home: Home) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
-PIP_TIMEOUT_S: Final = 1800.0
-
-
 def python_path(home: Home, source: CodeSource, requirements: str, note: Note) -> tuple[Path, ...]:
     """Return the folders of packages for an environment's code, making what is not there; raises BadEnvironment."""
     if source.kind == "adapter":
@@ -123,19 +132,6 @@ def python_path(home: Home, source: CodeSource, requirements: str, note: Note) -
 def how_to_install_apart(home: Home, address: str) -> str:
     scheme = str(scheme_of(address))
     return f"pip install --target {home.packages / scheme} '{ADAPTERS[scheme].requirement}'"
-
-
-MODULE: Final = "swarm.environments.building"
-SECONDS: Final = 300.0
-"""For each of the two processes."""
-_DOING: Final[Mapping[str, str]] = {
-    "draw": "its tasks were drawn and demonstrations of them made",
-    "probe": "some of its tasks were posed by what clients hold",
-}
-_EVERYTHING: Final = ".everything"
-"""Of a draft: all files of the code, until its tasks are drawn."""
-_SECRET_BYTES = 32
-_TAIL_BYTES = 64 << 10
 
 
 def load_environment(text: str, reward: str | None, home: Home, note: Note, play_s: float | None = None) -> Environment:

@@ -1,14 +1,12 @@
 """What people type to name an environment, and the one that `ajet env init` writes.
 
-    guess                                    one that is built in
-    shop@1f2e3d4c5b6a                        one that was brought before
-    reasoning-gym:chain_sum?max_terms=3      one of another package, by an adapter
-    shop                                     of an installed package, by the entry point group `ajet.environments`
-    shops.market:Market                      an object of a module
-    my_shop  or  my_shop/shop.py:Market      a folder with environment.py, or a file
-    tasks.jsonl (with --reward judge.py)     tasks, and a function that judges answers
-
-The environment of `ajet env init` is kept as text; `examples/own_environment` has the same.
+guess                                    one that is built in
+shop@1f2e3d4c5b6a                        one that was brought before
+reasoning-gym:chain_sum?max_terms=3      one of another package, by an adapter
+shop                                     of an installed package, by the entry point group `ajet.environments`
+shops.market:Market                      an object of a module
+my_shop  or  my_shop/shop.py:Market      a folder with environment.py, or a file
+tasks.jsonl (with --reward judge.py)     tasks, and a function that judges answers
 """
 
 from __future__ import annotations
@@ -30,6 +28,12 @@ from studies.records.procedure import EnvironmentRecord
 from swarm.environments.adapters import ADAPTERS, scheme_of, slug
 from swarm.environments.custom import CODE, MANIFEST, REQUIREMENTS, CodeSource, CustomEnvironment, is_custom
 from swarm.environments.registry import environments, get_environment
+
+GROUP: Final = "ajet.environments"
+FILE: Final = "environment.py"
+DOCS: Final = "docs/environments.md"
+HOW = "ajet env list shows what is here, ajet env init FOLDER makes one"
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def find_custom_environments(names: Iterable[str]) -> tuple[CustomEnvironment, ...]:
@@ -68,13 +72,6 @@ def write_client_files(name: str, folder: Path) -> None:
     """Write into a folder what a client holds of an environment; nothing for one that is built in. Raises OSError."""
     for path, content in client_files(name, str(folder)).items():
         write_bytes(Path(path), content, durable=False)
-
-
-GROUP: Final = "ajet.environments"
-FILE: Final = "environment.py"
-DOCS: Final = "docs/environments.md"
-HOW = "ajet env list shows what is here, ajet env init FOLDER makes one"
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)

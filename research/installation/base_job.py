@@ -36,6 +36,35 @@ _SET_FOR_EACH_RUN: Final = {"seed", "tracking"}
 """Fields that a study sets for each run."""
 APART: Final = ("seed", "tracking", "evaluate_after", "eval_every", "evaluation_episodes")
 """Fields of a job of which no training depends: chance, names, and when somebody looks."""
+_FAR: Final = 20
+"""A step size that is so many times the usual one, or less than one in so many of it, is told."""
+_KEY: Final = "base_job"
+_FIXED: Final = "base_fixed"
+_FIELDS_OF_A_RUN: Final[Mapping[str, str]] = {
+    "seed": "each run has a seed that is drawn after the lock",
+    "tracking": "each run is tracked in its own folder",
+    "streams": "each run plays one stream, its environment's",
+    "train_agents": "an environment's agent plays, whose calls say no name",
+    "start_from": "a study begins with a model: give the folder as that (--model)",
+    "evaluate_after": "the study's metric says when runs are evaluated (--metric, `ajet metric list`)",
+    "eval_every": "the study's metric says when runs are evaluated (--metric, `ajet metric list`)",
+    "evaluation_episodes": "the study's metric says on how many episodes (--metric, --episodes)",
+}
+"""Fields of a job that a study sets, and how."""
+LOCAL_PACKAGES: Final = ("torch", "transformers", "safetensors")
+LOCAL_REMEDY: Final = "pip install 'ajet[local]' (torch first: pip install torch==2.13.0)"
+PREFECT_REMEDY: Final = "pip install 'ajet[prefect]'"
+
+VERL_PACKAGES: Final = ("torch", "transformers", "ray", "verl", "vllm", "tensordict", "peft")
+"""What the backend `verl` needs."""
+VERL_PYTHON: Final = "AJET_VERL_PYTHON"
+"""Names the variable with the Python of the environment in which swarm servers of the backend `verl` run."""
+VERL_REMEDY: Final = (
+    "make an environment of its own for ajet[verl] (docs/cluster.md says how) and name its Python: export "
+    f"{VERL_PYTHON}=/path/to/bin/python"
+)
+_VERL_VARIABLES: Final = (VERL_PYTHON, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")
+_LOOK_S = 60.0
 
 
 def parse_job(record: Mapping[str, Any]) -> Job | None:
@@ -93,7 +122,6 @@ def hash_model_folder(folder: Path, kept: Path | None = None) -> str:
 
 def model_folder(text: str, kept: Path | None = None) -> PathModel:
     """Return the model in the folder that `text` names, with its hash; raise InvalidRequest for what is no such folder.
-
     One in `kept`, the installation's models, is called by its name alone, as a study's log has to hold on any machine.
     """
     named = Path(text).expanduser()
@@ -122,23 +150,6 @@ def without_model_path(job: Job) -> Job:
     if not isinstance(job.model, PathModel) or job.model.sha256 is None:
         return job
     return job.model_copy(update={"model": job.model.model_copy(update={"path": ""})})
-
-
-_FAR: Final = 20
-"""A step size that is so many times the usual one, or less than one in so many of it, is told."""
-_KEY: Final = "base_job"
-_FIXED: Final = "base_fixed"
-_FIELDS_OF_A_RUN: Final[Mapping[str, str]] = {
-    "seed": "each run has a seed that is drawn after the lock",
-    "tracking": "each run is tracked in its own folder",
-    "streams": "each run plays one stream, its environment's",
-    "train_agents": "an environment's agent plays, whose calls say no name",
-    "start_from": "a study begins with a model: give the folder as that (--model)",
-    "evaluate_after": "the study's metric says when runs are evaluated (--metric, `ajet metric list`)",
-    "eval_every": "the study's metric says when runs are evaluated (--metric, `ajet metric list`)",
-    "evaluation_episodes": "the study's metric says on how many episodes (--metric, --episodes)",
-}
-"""Fields of a job that a study sets, and how."""
 
 
 def read_job(path: Path) -> Job:
@@ -249,22 +260,6 @@ def base_job_of(settings: Mapping[str, Any]) -> Job:
     held = require_job(settings[_KEY])
     values = {name: getattr(held, name) for name in Job.model_fields}
     return Job.model_construct(_fields_set=set(settings.get(_FIXED, ())), **values)  # a record says every field
-
-
-LOCAL_PACKAGES: Final = ("torch", "transformers", "safetensors")
-LOCAL_REMEDY: Final = "pip install 'ajet[local]' (torch first: pip install torch==2.13.0)"
-PREFECT_REMEDY: Final = "pip install 'ajet[prefect]'"
-
-VERL_PACKAGES: Final = ("torch", "transformers", "ray", "verl", "vllm", "tensordict", "peft")
-"""What the backend `verl` needs."""
-VERL_PYTHON: Final = "AJET_VERL_PYTHON"
-"""Names the variable with the Python of the environment in which swarm servers of the backend `verl` run."""
-VERL_REMEDY: Final = (
-    "make an environment of its own for ajet[verl] (docs/cluster.md says how) and name its Python: export "
-    f"{VERL_PYTHON}=/path/to/bin/python"
-)
-_VERL_VARIABLES: Final = (VERL_PYTHON, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")
-_LOOK_S = 60.0
 
 
 def require_known(backend: str) -> None:

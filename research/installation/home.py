@@ -23,15 +23,10 @@ BEGINNING_S: Final = 30.0
 """How long others are waited for that begin a study at the same time: each takes less than a second."""
 
 _ADVICE = {
-    errno.ENOSPC: "the disk is full: free some space",
-    errno.EDQUOT: "the disk quota is used up: free some space",
-    errno.EROFS: "the disk is read-only",
-    errno.EACCES: "it may not be written",
-    errno.EPERM: "it may not be written",
-    errno.ENOTDIR: "a part of its path is a file",
-    errno.EEXIST: "a file has its name",
-}
-
+    errno.ENOSPC: "the disk is full: free some space", errno.EDQUOT: "the disk quota is used up: free some space",
+    errno.EROFS: "the disk is read-only", errno.EACCES: "it may not be written", errno.EPERM: "it may not be written",
+    errno.ENOTDIR: "a part of its path is a file", errno.EEXIST: "a file has its name",
+}  # fmt: skip
 _LEFT_OPEN = ("ajet.db", "ajet.db-wal", "ajet.db-shm", "studies", "models", "environments", "plans", "prefect")
 """What earlier versions left open to others in a folder that somebody else had made."""
 

@@ -1,12 +1,8 @@
 """Cores, memory, threads, run slots of this machine.
 
-A slot is taken before an attempt is launched, and given back when its end is written down. An attempt outlives its
-controller, and so does its slot. What crashes leave behind is found by whoever wants a slot: a row is nobody's any more
-where its study has no controller and its attempt does not run, by the record of its sandbox. One that never was started
-is given `UNDER_WAY_S` first: a launch may outlive the controller that began it.
-
-A study waits in the line as long as its controller gives signs of life. Neighbours of an attempt are found by the
-labels of their sandboxes.
+A slot is taken before an attempt is launched, and given back when its end is written down: like the attempt it outlives
+its controller. What crashes leave behind is found by whoever wants a slot: a row is nobody's any more where its study
+has no controller and its attempt does not run, by the record of its sandbox.
 """
 
 from __future__ import annotations
@@ -33,6 +29,10 @@ _BYTES_PER_PARAMETER = 28
 """Of a larger model: weights, gradients and two moments in float32, and activations of about as much again."""
 _BYTES_UNDER_ADAPTER = 14
 """Where an adapter is all that is trained: a server of 134,515,008 parameters took 3.1 GB, its client 0.4 GB."""
+Span = tuple[datetime, datetime]
+
+UNDER_WAY_S: Final = 30.0
+"""How long after its controller's death a launch may still start: a sandbox waits 20 s for its own."""
 
 
 def cores() -> int:
@@ -57,12 +57,6 @@ def describe() -> dict[str, Any]:
     """Return the machine as `study.created` stores it: cpus, memory_gib, platform."""
     memory = round(psutil.virtual_memory().total / 2**30, 1)
     return {"cpus": cores(), "memory_gib": memory, "platform": platform.platform(terse=True)}
-
-
-Span = tuple[datetime, datetime]
-
-UNDER_WAY_S: Final = 30.0
-"""How long after its controller's death a launch may still start: a sandbox waits 20 s for its own."""
 
 
 class MachineSlots:

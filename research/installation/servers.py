@@ -38,6 +38,17 @@ STORE: Final = "AJET_SWARM_STORE"
 """Names the variable with a store's URL, which may hold a password; all may read a command line."""
 UserRole = Literal["admin", "client"]
 """What commands use a server as."""
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
+Server = Annotated[str | None, typer.Option(
+    help="A swarm server: the name of one started here, or an address, whose key is read from AJET_TOKEN; else that of "
+    "AJET_SERVER, else the one here without a name.", show_default=False,
+)]  # fmt: skip
+HOW_TO_START = "start one with `ajet swarm start --environment guess`"
+SERVER, TOKEN = "AJET_SERVER", "AJET_TOKEN"
+_LIKE = "http://127.0.0.1:8700"
+KEPT = "start.json"
+START_LOCK = "start.lock"
+LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +111,7 @@ def start_swarm(
     folder: Path, *, models: Path, port: int, idle: bool = False, variables: Mapping[str, str] | None = None,
     binding: Binding = LOOPBACK,
 ) -> SwarmProcess:  # fmt: skip
-    """Start a server in `folder` and wait until it is bound; raises NotReady with the end of its log. It takes up the
-    job whose engine was on when the last server there ended, unless it is to be `idle`."""
+    """Start a server in `folder`, with the last one's job unless `idle`, and wait until it is bound; raise NotReady."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "server.json").unlink(missing_ok=True)
     command = [
@@ -137,7 +147,6 @@ def without_store(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def stop_swarm(swarm: SwarmProcess, *, grace_s: float = 20.0) -> None:
-    """Terminate the server and wait until it is gone; kill it after `grace_s`."""
     try:
         process = psutil.Process(swarm.pid)
         process.send_signal(signal.SIGTERM)
@@ -146,9 +155,6 @@ def stop_swarm(swarm: SwarmProcess, *, grace_s: float = 20.0) -> None:
         os.kill(swarm.pid, signal.SIGKILL)
     except psutil.NoSuchProcess:
         return
-
-
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
 
 
 def validate_name(name: str) -> str:
@@ -171,20 +177,6 @@ def servers(home: Home) -> Iterator[tuple[str | None, SwarmProcess | None]]:
 def find_server_names(home: Home) -> list[str]:
     """Return the names of servers that were ever started: a refused start leaves its lock alone."""
     return sorted({path.parent.name for path in (home.path / "swarms").glob("*/*") if path.name != START_LOCK})
-
-
-Server = Annotated[
-    str | None,
-    typer.Option(
-        help="A swarm server: the name of one started here, or an address, whose key is read from AJET_TOKEN; else "
-        "that of AJET_SERVER, else the one here without a name.",
-        show_default=False,
-    ),
-]
-
-HOW_TO_START = "start one with `ajet swarm start --environment guess`"
-SERVER, TOKEN = "AJET_SERVER", "AJET_TOKEN"
-_LIKE = "http://127.0.0.1:8700"
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,11 +269,6 @@ def _connect_address(url: str, role: UserRole, environ: Mapping[str, str], home:
             "found another: an admin's opens more than is needed here, and would stand behind whatever code plays"
         )
     return ServerConnection(url, token)
-
-
-KEPT = "start.json"
-START_LOCK = "start.lock"
-LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def ensure_server(

@@ -77,10 +77,7 @@ def cached_studies(
     corrupt: Callable[[str, str], Mapping[str, Any]],
 ) -> dict[str, Mapping[str, Any]]:  # fmt: skip
     """Return what each study comes to, as JSON values that are kept in a `file` of the installation, the newest first.
-
-    `content` says it of a study; `corrupt` of one whose log cannot be read, by its name and what is wrong: nothing of
-    that is kept. `form` has to be the same, beside the release of ajet, for what was kept to be what would be computed.
-    """
+    `content` says it of a study, `corrupt` of one whose log cannot be read. What another `form` was kept by is left."""
     heads, path = log.heads(), home.path / file
     form = f"{form}, ajet {version('ajet')}"
     try:

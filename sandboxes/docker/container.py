@@ -1,15 +1,13 @@
 """The Docker sandbox: untrusted code in containers that outlive their controller.
 
-What a container may do is in `sandboxes.docker.launch`. The truth about one is in its folder, the same for any later
-controller of this machine: spec.json (no values of its environment), lock (held while launched or settled),
-started.json (never started again), stop.json, exit.json (written once, with hashed results), output.log, results/NAME,
-cleared (the engine holds nothing of it any more). Only containers with the label of this installation
-(`root/.installation`) are touched.
+The truth about a container is in its folder, the same for any later controller of this machine: spec.json (no values of
+its environment), lock (held while launched or settled), started.json (never started again), stop.json, exit.json
+(written once, with hashed results), output.log, results/NAME, cleared (the engine holds nothing of it any more). Only
+containers with the label of this installation (`root/.installation`) are touched.
 
 A container that cannot be asked is not lost: nothing is concluded until its engine answers. Whoever polls an ended one
 settles it under the folder's lock; all stays in the engine until `exit.json` is written, so a full disk or a killed
-controller costs nothing. One created and not started is started by the next poll. A reader of PID 1's frames trusts no
-size and no name: lines, results and their number are bounded, and a result counts only if it is whole.
+controller costs nothing. One created and not started is started by the next poll. Nothing in PID 1's frames is trusted.
 """
 
 from __future__ import annotations
@@ -46,6 +44,16 @@ from sandboxes.spec import (
 LINE_BYTES = 16_384
 TROUBLE_BYTES = 4_096
 NOT_COLLECTED = "the container ended before it was read"
+SIGNALLED = 128
+"""From here on an exit code means a signal, or (255) that the engine itself was gone when the container ended."""
+OVERDUE_S = launch.GRACE_S + 30.0
+"""A container still running so long after its time limit has a PID 1 that does not do its work."""
+LAST_WORDS_S = 15.0
+KILL_WAIT_S = 20.0
+GOES_S = 5.0
+"""Within so long a container that is being removed is seen to be."""
+TICK_S = 0.05
+REAPED_AT_ONCE = 8
 
 
 @dataclass(slots=True)
@@ -100,10 +108,6 @@ def read_frames(log: bytes, limits: Mapping[str, int]) -> FrameReport:
     return report
 
 
-SIGNALLED = 128
-"""From here on an exit code means a signal, or (255) that the engine itself was gone when the container ended."""
-
-
 def collect(engine: ContainerEngine, container: str, state: Mapping[str, Any], folder: Path) -> None:
     """Write the output, the results and the end of the ended `container` into `folder`."""
     spec = read(folder / "spec.json") or {}
@@ -143,18 +147,13 @@ def classify_exit(state: Mapping[str, Any], report: FrameReport, asked: Mapping[
 
 def record_exit(folder: Path, ended: Exit, report: FrameReport | None = None) -> None:
     report = report or FrameReport(refused=dict.fromkeys((read(folder / "spec.json") or {}).get("results", {}), "lost"))
-    value = {
-        "reason": ended.reason,
-        "code": ended.code,
-        "ended_at": time.time(),
-        "results": {
-            name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
-            for name, data in report.results.items()
-        },
-        "refused": report.refused,
-        "dropped_bytes": report.dropped_bytes,
-        "oom_kills": report.oom_kills,
+    results = {
+        name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)} for name, data in report.results.items()
     }
+    value = {
+        "reason": ended.reason, "code": ended.code, "ended_at": time.time(), "results": results,
+        "refused": report.refused, "dropped_bytes": report.dropped_bytes, "oom_kills": report.oom_kills,
+    }  # fmt: skip
     write_once(folder / "exit.json", value)
 
 
@@ -163,15 +162,6 @@ def read_log(engine: ContainerEngine, container: str, *, out: bool, lines: int |
     with wrap_errors(engine, f"reading the log of container {container}"):
         tail: Any = "all" if lines is None else lines
         return engine.client.api.logs(container, stdout=out, stderr=not out, stream=False, tail=tail)
-
-
-OVERDUE_S = launch.GRACE_S + 30.0
-"""A container still running so long after its time limit has a PID 1 that does not do its work."""
-LAST_WORDS_S = 15.0
-KILL_WAIT_S = 20.0
-GOES_S = 5.0
-"""Within so long a container that is being removed is seen to be."""
-TICK_S = 0.05
 
 
 def _status(found: Mapping[str, Any] | None) -> str | None:
@@ -306,9 +296,6 @@ class ContainerHandle(FolderHandle):
     def _signal(self, signal: str) -> None:
         with suppress(EngineRefusal), wrap_errors(self._engine, f"signalling sandbox {self.name}"):
             self._engine.client.api.kill(self._container, signal)
-
-
-REAPED_AT_ONCE = 8
 
 
 class DockerSandbox:

@@ -51,6 +51,7 @@ INSTALLATION, NAME, ROLE, OF_SPEC = "ajet.installation", "ajet.name", "ajet.role
 _GPU = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
 _VARIABLE = re.compile(r"(?!LD_|(?:PATH|GCONV_PATH|GLIBC_TUNABLES)$)[A-Za-z_][A-Za-z0-9_]*")
 """PID 1 starts with the variables of its command: none may choose what it runs or loads."""
+CLIENT_LABEL = "ajet.client"
 
 
 def check(spec: SandboxSpec) -> None:
@@ -124,36 +125,20 @@ def container_options(spec: SandboxSpec, installation: str, *, volume: str | Non
     gpus = [DeviceRequest(device_ids=list(spec.gpus), capabilities=[["gpu", "compute", "utility"]])]
     log = {"max-size": str(log_bytes(spec)), "max-file": "1", "compress": "false", "mode": "blocking"}
     return {
-        "name": container_name(spec.name, installation),
-        "image": spec.image,
-        "labels": labels(spec, installation, "container"),
-        "entrypoint": list(INIT),
-        "command": [init_config(spec)],
-        "working_dir": WORKSPACE,
+        "name": container_name(spec.name, installation), "image": spec.image,
+        "labels": labels(spec, installation, "container"), "entrypoint": list(INIT), "command": [init_config(spec)],
+        "working_dir": WORKSPACE, "use_config_proxy": False,
         "environment": {"HOME": f"{WORKSPACE}/home", "TMPDIR": f"{WORKSPACE}/tmp", **spec.environment},
-        "use_config_proxy": False,
         # who it is
-        "user": USER,
-        "hostname": "sandbox",
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"],
-        "privileged": False,
-        "ipc_mode": "private",
-        "cgroupns": "private",
+        "user": USER, "hostname": "sandbox", "privileged": False, "ipc_mode": "private", "cgroupns": "private",
+        "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"],
         # what it reaches
-        "network_mode": "none",
-        "dns": [DEAD_ADDRESS],
-        "dns_search": ["."],
-        "mounts": mounts,
+        "network_mode": "none", "dns": [DEAD_ADDRESS], "dns_search": ["."], "mounts": mounts,
         "device_requests": gpus if spec.gpus else None,
         # what it may take
-        "read_only": True,
-        "tmpfs": dict.fromkeys((WORKSPACE, "/tmp"), disk),
-        "shm_size": SHM_BYTES,
-        "mem_limit": limits.memory_bytes,
-        "memswap_limit": limits.memory_bytes,
-        "nano_cpus": int(limits.cpus * 1e9),
-        "pids_limit": limits.processes,
+        "read_only": True, "tmpfs": dict.fromkeys((WORKSPACE, "/tmp"), disk), "shm_size": SHM_BYTES,
+        "mem_limit": limits.memory_bytes, "memswap_limit": limits.memory_bytes,
+        "nano_cpus": int(limits.cpus * 1e9), "pids_limit": limits.processes,
         "ulimits": [
             Ulimit(name="core", soft=0, hard=0),
             Ulimit(name="fsize", soft=limits.file_bytes, hard=limits.file_bytes),
@@ -161,12 +146,9 @@ def container_options(spec: SandboxSpec, installation: str, *, volume: str | Non
         ],
         "log_config": LogConfig(type="json-file", config=log),
         # how it lives
-        "init": False,
-        "auto_remove": False,
-        "restart_policy": {"Name": "no"},
-        "healthcheck": {"test": ["NONE"]},
+        "init": False, "auto_remove": False, "restart_policy": {"Name": "no"}, "healthcheck": {"test": ["NONE"]},
         "stop_signal": "SIGTERM",
-    }
+    }  # fmt: skip
 
 
 def loader_options(spec: SandboxSpec, installation: str, volume: str) -> dict[str, Any]:
@@ -174,18 +156,10 @@ def loader_options(spec: SandboxSpec, installation: str, volume: str) -> dict[st
     from docker.types import Mount
 
     return {
-        "name": f"{container_name(spec.name, installation)}.loader",
-        "image": spec.image,
-        "labels": labels(spec, installation, "loader"),
-        "entrypoint": ["/nothing"],
-        "user": USER,
-        "cap_drop": ["ALL"],
-        "network_mode": "none",
-        "mounts": [Mount(target=INPUT, source=volume, type="volume", no_copy=True)],
-    }
-
-
-CLIENT_LABEL = "ajet.client"
+        "name": f"{container_name(spec.name, installation)}.loader", "image": spec.image,
+        "labels": labels(spec, installation, "loader"), "entrypoint": ["/nothing"], "user": USER, "cap_drop": ["ALL"],
+        "network_mode": "none", "mounts": [Mount(target=INPUT, source=volume, type="volume", no_copy=True)],
+    }  # fmt: skip
 
 
 def clear(engine: ContainerEngine, name: str, installation: str) -> None:

@@ -63,6 +63,24 @@ print(json.dumps({
     },
 }))
 """
+Tree = Mapping[str, bytes]
+"""Contents by relative path, with `/` between its parts."""
+TIMEOUT_S = 900.0
+_COMPILE = ("-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash")
+_UNUSED = r"/(test|idlelib|tkinter|turtledemo|lib2to3|ensurepip|(site|dist)-packages)/"
+"""Parts of a standard library that no client imports, and packages of the base's own."""
+Note = Callable[[str], None]
+"""Tells people what is being done, in a line, before anything slow."""
+
+PLACE = "opt/ajet"
+"""Where everything of ours lies in an image, from its root."""
+
+INSIDE = Path(__file__).parents[1] / "inside"
+DOCKERFILE = Path(__file__).with_name("client") / "Dockerfile"
+WORKSPACE: Tree = {"workspace/.keep": b""}
+"""The folder that commands start in: made by the copy, since one that the build makes has the time of the build."""
+PACKAGES_REPOSITORY = "ajet-client-packages"
+BUILD_TIMEOUT_S = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +178,6 @@ def _ask(engine: ContainerEngine, name: str, identity: str) -> dict[str, Any]:
     return said
 
 
-Tree = Mapping[str, bytes]
-"""Contents by relative path, with `/` between its parts."""
-
-
 def read_tree(folder: Path) -> dict[str, bytes]:
     """Return the files in a folder, without what an interpreter compiled from them."""
     found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
@@ -184,12 +198,6 @@ def digest(*parts: str | Tree) -> str:
         for path in sorted(files):
             whole.update(f"{len(path.encode())} {path} {len(files[path])}\n".encode() + files[path])
     return whole.hexdigest()
-
-
-TIMEOUT_S = 900.0
-_COMPILE = ("-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash")
-_UNUSED = r"/(test|idlelib|tkinter|turtledemo|lib2to3|ensurepip|(site|dist)-packages)/"
-"""Parts of a standard library that no client imports, and packages of the base's own."""
 
 
 def compile_tree(engine: ContainerEngine, base: BaseImage, tree: Tree) -> dict[str, bytes]:
@@ -276,20 +284,6 @@ def _pip(arguments: Sequence[str], base: BaseImage, target: Path) -> None:
         raise SandboxError(f"pip could not bring the packages for Python {base.python}: {reason}")
 
 
-Note = Callable[[str], None]
-"""Tells people what is being done, in a line, before anything slow."""
-
-PLACE = "opt/ajet"
-"""Where everything of ours lies in an image, from its root."""
-
-INSIDE = Path(__file__).parents[1] / "inside"
-DOCKERFILE = Path(__file__).with_name("client") / "Dockerfile"
-WORKSPACE: Tree = {"workspace/.keep": b""}
-"""The folder that commands start in: made by the copy, since one that the build makes has the time of the build."""
-PACKAGES_REPOSITORY = "ajet-client-packages"
-BUILD_TIMEOUT_S = 600
-
-
 @dataclass(frozen=True, slots=True)
 class Image:
     """An image that containers may start from: its id in the engine, the tag that names what it holds, its base."""
@@ -302,11 +296,8 @@ class Image:
 def client_image(
     engine: ContainerEngine, sources: Tree, roots: Sequence[str], cache: Path, *, base: str, note: Note
 ) -> Image:
-    """Return the client image over the present image `base`, building it when the engine has none of its content.
-
-    It has the client's own modules (`sources`, by path) and the packages that these import: requirements (`roots`, as
-    `openai[aiohttp]`) with all they need, at the versions installed here. `cache` keeps what base images answered.
-    """
+    """Return the client image over the present image `base`, building it when the engine has none of its content: with
+    modules (`sources`, by path) and requirements (`roots`) with all they need, at the versions installed here."""
     found = inspect(engine, base, cache)
     pins = closure(roots, found.markers)
     inside = {path: content for path, content in read_tree(INSIDE).items() if path != "__init__.py"}

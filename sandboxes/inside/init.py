@@ -4,13 +4,10 @@ Run as `python3 -I -S /opt/ajet/init.py CONFIG` (JSON of `sandboxes.docker.launc
 Python 3.9 alone.
 - Nobody else can write to its standard error: it is not dumpable before the command exists, and the command has its own
   pipes. The command can neither starve it nor make sockets outside a network namespace (`sandboxes.inside.seccomp`).
-- Output: the first `output_bytes` pass, the rest is counted, the last 64 KiB follow at the end; lines are bounded too.
 - The time limit, a SIGTERM from outside (a second one at once) or the death of whoever serves the tied socket end the
   command: terminated, then killed after the grace. A gateway that is only stopped or busy does not count as dead.
-- Results are read when nothing else lives, as if an enemy had put them there: a regular file with one name, or refused.
-
-Frames on standard error, one JSON object a line: {"exit", "code", "dropped", "oom_kills"}, then for each result
-{"result", "data"} ... {"result", "sha256"} or {"result", "refused"}.
+- Frames on standard error, one JSON object a line: {"exit", "code", "dropped", "oom_kills"}, then for each result, read
+  when nothing else lives, {"result", "data"} ... {"result", "sha256"} or {"result", "refused"}.
 """
 
 from __future__ import annotations
@@ -36,6 +33,21 @@ TAIL_BYTES = 65_536
 SHORT_LINE = 32
 """Lines shorter than this are charged as if they were so long: every line costs the engine's log a hundred bytes."""
 OUTPUT_WAIT_S = 5.0
+CHUNK_BYTES = 9_000
+"""So much of a result in one frame: with its base64 below the 16 KiB at which the engine cuts a line."""
+LOOK_S = 1.0
+GONE_S = 5.0
+"""How long nobody may serve the socket: as long as the relay lets connections wait for one that is started anew."""
+_NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED})
+WORKSPACE = "/workspace"
+FOLDERS = ("home", "tmp", "results")
+SOCKET_WAIT_S = 10.0
+EMPTY_WAIT_S = 10.0
+REAPED_AT_ONCE = 1_000
+HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+SI_USER = 0
+_PR_SET_DUMPABLE = 4
+_OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
 class Output:
@@ -94,10 +106,6 @@ class Output:
             self._dropped += len(data)
 
 
-CHUNK_BYTES = 9_000
-"""So much of a result in one frame: with its base64 below the 16 KiB at which the engine cuts a line."""
-
-
 def open_result(workspace: int, name: str, most_bytes: int) -> int:
     """Return a descriptor of the result `name`; raise ValueError when it is no plain file of at most so many bytes."""
     # Not blocking: a pipe would wait for a writer for ever.
@@ -144,12 +152,6 @@ def collect(workspace: int, name: str, most_bytes: int) -> Iterator[dict[str, An
     yield {"result": name, "sha256": digest.hexdigest()}
 
 
-LOOK_S = 1.0
-GONE_S = 5.0
-"""How long nobody may serve the socket: as long as the relay lets connections wait for one that is started anew."""
-_NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED})
-
-
 class ParentWatchdog:
     """A tie to the socket at `path`; it holds from the beginning. `clock` is in seconds."""
 
@@ -173,17 +175,6 @@ def is_served(path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         return probe.connect_ex(path) not in _NOBODY
-
-
-WORKSPACE = "/workspace"
-FOLDERS = ("home", "tmp", "results")
-SOCKET_WAIT_S = 10.0
-EMPTY_WAIT_S = 10.0
-REAPED_AT_ONCE = 1_000
-HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
-SI_USER = 0
-_PR_SET_DUMPABLE = 4
-_OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
 class Watch:
@@ -251,11 +242,8 @@ class Watch:
 
 
 def is_stop_request(heard: signal.struct_siginfo | None) -> bool:
-    """Return whether that was a request from outside the container.
-
-    The kernel fills in the sender of a kill(): 0 when it is in no process of ours. Other kinds of signal bear
-    whatever number their sender likes.
-    """
+    """Return whether that was a request from outside the container: the kernel fills in the sender of a kill(), 0 when
+    it is in no process of ours; other kinds of signal bear whatever number their sender likes."""
     return (
         heard is not None
         and heard.si_signo in (signal.SIGTERM, signal.SIGINT)
@@ -279,19 +267,11 @@ def spawn(command: list[str], output: int, oom_score: int) -> int:
     """Start the command in a process group of its own; it is what the kernel kills first when memory is short."""
     os.write(oom_score, b"500")
     try:
+        pipes = [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2)]
         return os.posix_spawnp(
-            command[0],
-            command,
-            os.environ,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, output, 1),
-                (os.POSIX_SPAWN_DUP2, output, 2),
-            ],
-            setpgroup=0,
-            setsigmask=(),
-            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
-        )
+            command[0], command, os.environ, setpgroup=0, setsigmask=(), setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+            file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), *pipes],
+        )  # fmt: skip
     finally:
         os.write(oom_score, b"0")
 

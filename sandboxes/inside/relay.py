@@ -1,16 +1,13 @@
 """The relay: ports of the container's loopback that lead to sockets of the exchange folder.
 
-It is all that a container has of a network. `serve` binds, returns once its ports listen, and works in one daemon
-thread of PID 1 from then on; a connection to port P is spliced to a new connection to the Unix socket of P.
+It is all that a container has of a network, and works in one daemon thread of PID 1.
 
 - A side that ends its sending (half-close) ends it on the other side too, after the last byte; no byte is changed.
 - What one side does not take stops the reading from the other: memory is bounded by BUFFER_BYTES per direction.
 - A socket that is absent, or that nobody serves, is tried again for PATIENCE_S, so that an agent does not notice a
   gateway that is started anew; after that the agent's connection is reset, and the next one may succeed.
-- Beyond MOST_CONNECTIONS an agent's connections wait in the kernel's queue until another ends.
 
 Standard library only, any Python from 3.9 on; nothing is ever printed, for the standard error of PID 1 has one use.
-It does not know what is spoken through it, nor who speaks: deciding is the work of whoever serves the socket.
 """
 
 from __future__ import annotations
