@@ -123,7 +123,7 @@ class MortalStore:
             self._store.note(*changes)
         self._notes = self._notes[notes:]
 
-    def lose(self, kept: int) -> None:
+    async def lose(self, kept: int) -> None:
         """Forget the notes beyond so many; each was written whole."""
         lost = sum(map(len, self._notes[kept:]))
         self._pass_on(kept)
@@ -327,7 +327,7 @@ class Server(RuleBasedStateMachine):
         """End this life, and begin another one with what is durable, and as many of the notes since. `again` is a point
         at which that one ends too, maybe while it learns again what it had learned."""
         self.life.dead = True
-        self.store.lose(kept)
+        self.runner.run(self.store.lose(kept))
         self.runner.run(self.server.stop())
         self.runner.run(asyncio.sleep(0))
         for work, _, _ in self.line:  # who was given a place in the last moment did not hear of it
