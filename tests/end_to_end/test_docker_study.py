@@ -62,8 +62,8 @@ def test_a_study_in_containers_survives_its_attempt_and_its_controller_and_leave
 
     folder = AttemptFolder(home.attempt(state.id, run.run_id, 1))
     words = ["research.runs.attempt", str(folder.path)]
-    lines = {process: process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])}
-    (killed,) = [process for process, line in lines.items() if [*filter(None, line)][-2:] == words]  # a fork's has room
+    found = [p for p in psutil.process_iter(["cmdline"]) if [*filter(None, p.info["cmdline"] or [])][-2:] == words]
+    (killed,) = [p for p in found if os.getpgid(p.pid) == p.pid]  # of an attempt and the forks that it set aside
     killed.send_signal(signal.SIGKILL)
     wait_until(controller, environment, lambda state: state.runs[run.run_id].attempts[0].status == "failed")
     assert held.names(f"run_id={run.run_id}", "attempt=1") == set()  # the event came after the containers' end
