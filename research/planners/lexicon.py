@@ -144,6 +144,11 @@ _OURS = tuple(
     for what in ("game", "environment", "env", "task", "benchmark", "data set", "dataset", "problem")
 )  # fmt: skip
 """What the environment of `--env` is called."""
+_ORDINARY = {"words"}
+"""Names of environments that a topic may hold without meaning them: `in other words`."""
+_AROUND = (("in ", ""), ("on ", ""), ("play ", ""), ("plays ", ""), ("", " game"), ("", " environment"), ("", " task"))
+_PLACED = {False: (("", ""),), True: _AROUND}
+"""What stands around the name of an environment that is meant."""
 _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?"
 _TOKEN = re.compile(
     rf"(?P<share>{_NUMBER}\s*(?:%|percent\b|per cent\b))|(?P<number>(?<![\w.])(?:(?<!\d)[-+])?{_NUMBER}(?![\w,]*\w))"
@@ -197,7 +202,8 @@ def build_vocabulary(
             if isinstance(rung, str) and "_" in rung:
                 add([rung], TopicWord("value", facts.name, value=rung))
     for entry in environments:
-        add((entry.name, *entry.synonyms), TopicWord("environment", entry.name))
+        add([f"{before}{entry.name}{after}" for before, after in _PLACED[entry.name in _ORDINARY]] + [*entry.synonyms],
+            TopicWord("environment", entry.name))  # fmt: skip
     if wanted.environment is not None:
         add(_OURS, TopicWord("environment", wanted.environment))
         words = re.findall(r"[a-z0-9]+", wanted.environment.partition(MARK)[0].lower())

@@ -20,6 +20,7 @@ from research.design.comparison import DesignDraft, StatisticalRequirements, dra
 from research.design.compiler import accept_hypotheses
 from research.errors import BadInput, BadTopic, DesignRefused
 from research.planners.context import PlannerContext, PlannerTurn, known_environments
+from research.planners.lexicon import name_environments
 from research.planners.rules import RulesPlanner
 from research.planners.topic import judge_by, parse_topic
 from research.proposals.actions import Propose, ProposeDesign
@@ -400,6 +401,15 @@ def test_general_words_mean_what_flags_name_and_no_other(
     wanted = RequestedComparison(environment=env)
     parsed = parse_topic(f"does a higher learning rate help {words}", environments=KNOWN, wanted=wanted, model=MODEL)
     assert (parsed.environment, parsed.left) == (played, left)
+
+
+@pytest.mark.parametrize(("topic", "named"), [
+    ("in other words, does a higher learning rate help?", ()), ("In a word: larger groups on guess", ("guess",)),
+    ("do larger groups help with fewer words?", ()), ("do larger groups help in words?", ("words",)),
+    ("larger groups on the words tasks", ("words",)), ("larger groups on last words", ("words",)),
+])  # fmt: skip
+def test_an_ordinary_word_names_an_environment_only_where_a_place_is_named(topic: str, named: tuple[str, ...]) -> None:
+    assert name_environments(topic) == named
 
 
 def test_a_topic_and_a_flag_name_one_environment() -> None:
