@@ -147,13 +147,17 @@ class Objective:
         means = losses.episode_means(torch.cat(ratios), torch.cat([tokens.episodes for _, tokens in parts]))
         return list(means.split([len(ratio) for ratio in ratios]))
 
-    def loss(self, every: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums) -> Tensor:
-        """Return the share () of M tokens in the loss of their minibatch. every (M, V): log-probs under the present
-        weights, with gradient. reference (M,): of the sampled tokens; None where the job has no KL. Where
-        `Tokens.sequence` is needed and missing, all tokens of each episode must be among these."""
-        present = every.gather(-1, tokens.targets[:, None])[:, 0]
+    def loss(
+        self, every: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums, lines: Tensor | None = None
+    ) -> Tensor:
+        """Return the share () of M tokens in the loss of their minibatch. every (U, V): log-probs under the present
+        weights, with gradient; lines (M,): each token's line there, by default U is M. reference (M,): of the sampled
+        tokens; None where the job has no KL. Where `Tokens.sequence` is needed and missing, all tokens of each episode
+        must be among these."""
+        lines = torch.arange(len(every), device=every.device) if lines is None else lines
+        present = every[lines, tokens.targets]
         with torch.set_grad_enabled(self._job.entropy_coef > 0 and torch.is_grad_enabled()):
-            entropy = losses.entropy(every)
+            entropy = losses.entropy(every)[lines]
         return self.token_loss(present, entropy, tokens, reference, sums)
 
     def token_loss(

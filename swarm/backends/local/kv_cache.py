@@ -28,6 +28,8 @@ _COPY_PAYS = 8
 """Fewest shared tokens for which copying a prefix between rows beats computing them again."""
 _WAIT_PAYS = 32
 """Fewest shared tokens for which waiting until another row holds them beats computing them twice."""
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+"""Odd, of many digits: what digests of ids are powers of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,9 @@ class SlotTable:
         self.cached: npt.NDArray[np.int64] = np.zeros(slots, np.int64)
         self.busy: npt.NDArray[np.bool_] = np.zeros(slots, np.bool_)
         self._used: npt.NDArray[np.int64] = np.zeros(slots, np.int64)
+        self._digests: npt.NDArray[np.uint64] = np.zeros(slots, np.uint64)
+        """Of each row's ids: those of equal ids are equal."""
+        self._powers = np.multiply.accumulate(np.full(positions + 1, _FACTOR))
         self._clock = 0
 
     def place(self, prompt: Sequence[int]) -> SlotAssignment:
@@ -57,6 +62,7 @@ class SlotTable:
         assignment = self._choose(ids[:-1])
         slot = assignment.slot
         self._ids[slot, : ids.size] = ids
+        self._digests[slot] = ids.astype(np.uint64) @ self._powers[: ids.size]
         self.known[slot], self.cached[slot] = ids.size, assignment.cached
         self.busy[slot] = True
         self._used[slot] = self._tick()
@@ -112,10 +118,26 @@ class SlotTable:
     def append(self, rows: npt.NDArray[Any], ids: npt.NDArray[np.int64]) -> None:
         """Note that `rows` (B,) go on with `ids` (B,), whose keys and values are not there yet."""
         self._ids[rows, self.known[rows]] = ids
+        self._digests[rows] += ids.astype(np.uint64) * self._powers[self.known[rows]]
         self.known[rows] += 1
 
+    def find_twins(self, rows: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
+        """Return of `rows` (B,), which are about to be fed their next `lengths` (B,), the places of those that differ,
+        ascending (U,), and for each row the place there of the one that has its ids, cached and fed alike (B,)."""
+        alike = np.stack([self.known[rows], self.cached[rows], lengths])
+        _, first, of = np.unique(
+            self._digests[rows] + self._powers[:3] @ alike.astype(np.uint64), return_index=True, return_inverse=True
+        )
+        order = np.argsort(first)
+        places, of = first[order], np.argsort(order)[of]
+        ids, twins = self._ids[rows, : self.known[rows].max()], places[of]
+        differ = (ids != ids[twins]) & (np.arange(ids.shape[1]) < alike[0][:, None])
+        if differ.any() or (alike != alike[:, twins]).any():
+            return np.arange(len(rows)), np.arange(len(rows))  # digests that collide
+        return places, of
+
     def exchange(self, one: int, other: int) -> int:
-        for column in (self._ids, self.known, self.cached, self.busy, self._used):
+        for column in (self._ids, self.known, self.cached, self.busy, self._used, self._digests):
             column[[one, other]] = column[[other, one]]
         return int(self.cached[[one, other]].max())
 
@@ -253,6 +275,12 @@ class SlotCache:
     def copy(self, source: int, target: int, length: int) -> None:
         for memory in self._memory:
             memory[:, target, :, :length] = memory[:, source, :, :length]
+
+    def spread(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64], positions: Tensor) -> None:
+        """Copy what rows `sources` (C,) hold at `positions` (C, T) to rows `targets` (C,)."""
+        one, other = (torch.from_numpy(rows)[:, None].to(positions.device) for rows in (sources, targets))
+        for memory in self._memory:
+            memory[:, other, :, positions] = memory[:, one, :, positions]
 
     def wipe(self) -> None:
         for memory in self._memory:

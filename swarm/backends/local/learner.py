@@ -156,10 +156,10 @@ class LocalLearner(PolicyLearner):
 
     def _backward(self, micro: PaddedRows | PackedRows, weights: Sequence[float], update: PolicyUpdate) -> None:
         tokens = flatten_tokens(micro.rows, update.advantages, weights, self.policy.device)
-        every = vocabulary_logprobs(self.policy, micro, self._job.temperature)
+        every, lines = vocabulary_logprobs(self.policy, micro, self._job.temperature)
         references = [row.reference for row in micro.rows if row.reference is not None]
         reference = torch.cat(references).to(every.device) if references else None
-        loss = self._objective.loss(every, tokens, reference, update.sums)
+        loss = self._objective.loss(every, tokens, reference, update.sums, lines)
         if not math.isfinite(loss.item()):
             raise NotFinite(f"the loss is {loss.item()}: the update was refused and the weights are as before")
         torch.autograd.backward(loss)

@@ -29,8 +29,9 @@ from swarm.timelines.node import TrainRow
 
 class PaddedRows:
     """Rows side by side, padded right with id 0; causal attention keeps the padding from every real token. As of any
-    micro-batch: `rows` in the order of their features; `tokens`: ids that are fed to the model, padding included;
-    `features`: what `policy.head` turns into logits (M, F), at the place before each of M sampled tokens."""
+    micro-batch: `rows` in the order of their M sampled tokens; `tokens`: ids that are fed to the model, padding
+    included; `places` (M,): the place before each sampled token; `features`: what `policy.head` turns into logits, at
+    some places (U,), by default at those (U, F)."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
@@ -45,9 +46,9 @@ class PaddedRows:
     def tokens(self) -> int:
         return self.ids.numel()
 
-    def features(self, policy: Policy) -> Tensor:
+    def features(self, policy: Policy, places: Tensor | None = None) -> Tensor:
         found = policy.features(self.ids.to(policy.device), use_cache=False)
-        return found.flatten(0, 1)[self.places.to(policy.device)]
+        return found.flatten(0, 1)[(self.places if places is None else places).to(policy.device)]
 
 
 RowT = TypeVar("RowT", Row, TrainRow)
@@ -65,10 +66,13 @@ def split_rows(rows: Sequence[RowT], tokens: int) -> Iterator[list[RowT]]:
         yield taken
 
 
-def vocabulary_logprobs(policy: Policy, micro: PaddedRows | PackedRows, temperature: float) -> Tensor:
-    """Return fp32 log-probs (M, V) of the whole vocabulary at the places of a micro-batch's M sampled tokens."""
-    logits = policy.head(micro.features(policy))
-    return (logits if temperature == 1 else logits / temperature).log_softmax(-1)
+def vocabulary_logprobs(policy: Policy, micro: PaddedRows | PackedRows, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return fp32 log-probs (U, V) of the whole vocabulary at the U places of a micro-batch at which anything was
+    sampled, and for each of its M sampled tokens the line there (M,): rows of a tree share places."""
+    places, lines = micro.places.unique(return_inverse=True)
+    logits = policy.head(micro.features(policy, places))
+    logprobs = (logits if temperature == 1 else logits / temperature).log_softmax(-1)
+    return logprobs, lines.to(logprobs.device)
 
 
 def compute_logprobs(
@@ -78,8 +82,8 @@ def compute_logprobs(
     for micro in micros:
         targets = torch.cat([row.targets for row in micro.rows])
         with torch.no_grad(), policy.lock.reading():
-            every = vocabulary_logprobs(policy, micro, temperature)
-            found = every.gather(-1, targets.to(every.device)[:, None])[:, 0].cpu()
+            every, lines = vocabulary_logprobs(policy, micro, temperature)
+            found = every[lines, targets.to(every.device)].cpu()
         yield from zip(micro.rows, found.split([len(row.targets) for row in micro.rows]), strict=True)
 
 
@@ -173,13 +177,13 @@ class PackedRows:
     def tokens(self) -> int:
         return len(self.ids)
 
-    def features(self, policy: Policy) -> Tensor:
+    def features(self, policy: Policy, places: Tensor | None = None) -> Tensor:
         # given a mask of four dimensions that nobody reads, transformers builds none of N x N
         unread = torch.zeros(1, 1, 1, 1, device=policy.device)
         ids, position = self.ids[None].to(policy.device), self.position[None].to(policy.device)
         beside = {"tree": self.tree, "position_ids": position, "attention_mask": unread}
         found = policy.features(ids, use_cache=False, **beside)
-        return found[0][self.places.to(policy.device)]
+        return found[0][(self.places if places is None else places).to(policy.device)]
 
 
 def _segments(parents: dict[int, int], size: int) -> list[Segment]:

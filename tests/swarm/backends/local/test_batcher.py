@@ -133,6 +133,30 @@ def test_a_group_s_shared_prompt_is_computed_once_and_changes_no_answer(monkeypa
     assert sum(fed) <= len(opening) + sum(tails) + 4 * 5 + 3 * max(tails)  # once, the rest, the answers, padding
 
 
+def test_answers_are_computed_once_while_they_go_alike_and_go_on_from_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = models.make_policy()
+    monkeypatch.setattr(batcher_module, "_FLOPS_PER_BYTE", 0)  # however little is saved
+    prompts, seeds = [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3]], [5, 6, 5, 5, 6, 7]
+    rules = [Sampling(max_tokens=12, seed=seed) for seed in seeds]
+    alone = [
+        models.answer_of(models.generate(_batcher(policy), [ids], rule)[0])
+        for ids, rule in zip(prompts, rules, strict=True)
+    ]
+    batcher, fed = _batcher(policy, slots=6), _count_fed(policy, monkeypatch)
+    together = [Generation(list(ids), rule) for ids, rule in zip(prompts, rules, strict=True)]
+    for generation in together:
+        batcher.add(generation)
+    while batcher.busy:
+        batcher.step()
+    assert [models.answer_of(turn) for turn in together] == alone
+    histories = {tuple(turn.ids[:end]) for turn in together for end in range(turn.prompt_length, len(turn.ids))}
+    assert sum(fed) <= 4 + 3 + len(histories)
+    for turn in together:
+        models.assert_forced(policy, turn)
+
+
 def test_several_revisions_are_all_followed_and_each_token_bears_its_version() -> None:
     policy = models.make_policy()
     batcher = _batcher(policy)
@@ -261,6 +285,42 @@ def test_a_placement_s_cached_prefix_is_what_the_slot_or_its_donor_holds(steps: 
         busy.append(placement.slot)
         table.cached[placement.slot] = len(prompt)
         held[placement.slot] = prompt
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 1), min_size=2, max_size=4), st.integers(0, 3)), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 4), st.integers(0, 4)), max_size=6),
+)
+def test_twins_are_rows_of_equal_ids_cached_and_fed_alike(
+    placed: list[tuple[list[int], int]], steps: list[tuple[int, int, int]]
+) -> None:
+    table = kv_cache.SlotTable(5, _SLOT_POSITIONS)
+    held = {}
+    for prompt, cached in placed:
+        slot = table.place(prompt).slot
+        table.cached[slot], held[slot] = min(cached, len(prompt) - 1), list(prompt)
+    for token, one, other in steps:
+        rows = np.array(sorted(held))[: 1 + one % len(held)]
+        table.append(rows, np.full(len(rows), token))
+        for row in rows.tolist():
+            held[row].append(token)
+        if one != other:
+            table.exchange(one, other)
+            held = {{one: other, other: one}.get(row, row): ids for row, ids in held.items()}
+    rows = np.array(sorted(held))
+    lengths = np.minimum(table.known[rows] - table.cached[rows], 3)
+    places, of = table.find_twins(rows, lengths)
+    facts = [(held[row], table.cached[row], length) for row, length in zip(rows.tolist(), lengths, strict=True)]
+    assert [facts[place] for place in places[of]] == facts
+    assert places.tolist() == [n for n, fact in enumerate(facts) if fact not in facts[:n]]
+
+
+def test_rows_whose_digests_collide_are_no_twins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_cache, "_FACTOR", np.uint64(0))
+    table = kv_cache.SlotTable(3, _SLOT_POSITIONS)
+    rows = np.array([table.place(prompt).slot for prompt in ([1, 2], [1, 3], [1, 2])])
+    places, of = table.find_twins(rows, np.array([2, 2, 2]))
+    assert places.tolist() == of.tolist() == [0, 1, 2]
 
 
 def test_a_sibling_is_told_of_the_oldest_row_that_will_hold_its_prompt_and_borrows_what_that_has() -> None:

@@ -51,6 +51,16 @@ def test_auto_packs_what_shares_enough_within_the_budget(rows: list[Row], budget
     assert laid_out([]) == []
 
 
+def test_places_that_rows_share_are_predicted_at_once_and_are_what_each_row_alone_predicts() -> None:
+    policy = models.make_policy()
+    packed = plans.PackedRows(plans.sort_depth_first(ALIKE))
+    with torch.no_grad():
+        every, lines = plans.vocabulary_logprobs(policy, packed, 1.0)
+        alone = torch.cat([plans.vocabulary_logprobs(policy, plans.PaddedRows([each]), 1.0)[0] for each in packed.rows])
+    assert len(every) == len(set(packed.places.tolist())) < len(alone)
+    assert torch.allclose(every[lines], alone, atol=1e-5)
+
+
 def test_ragged_rows_are_packed_end_to_end_in_place_of_padding() -> None:
     ragged = [row(list(range(10 * n, 11 * n + 1))) for n in range(1, 40)]
     [micro] = laid_out(ragged, merging="linear")
