@@ -8,7 +8,8 @@ WORKLOADS, which are no built-in environments: a server needs to know nothing of
 
 It is the real stack: a `swarm.server` process with the local backend and its durable store, and the built-in agent
 behind the HTTP client. Nothing is tracked but the lines this module writes. Booting the server and making the model
-are not part of a training's time: it begins when the client asks for its first episode.
+are not part of a training's time: it begins when the client asks for its first episode. Nor is the checkpoint at its
+end, whose CPU seconds are counted, though.
 """
 
 from __future__ import annotations
@@ -256,7 +257,8 @@ async def _trained(folder: Path, server: subprocess.Popen[bytes], url: str, toke
         "update_s": "timing_s/update_actor", "update_ids": "tokens/forward",
     }  # fmt: skip
     steps = (
-        Step(at=line["time"] - began, generate_ids=line["fed"] - fed, cpu_s=line["cpu"],
+        Step(at=line["time"] - began - line["metrics"].get("timing_s/save_checkpoint", 0.0) * (line is lines[-1]),
+             generate_ids=line["fed"] - fed, cpu_s=line["cpu"],
              **{field: line["metrics"][name] for field, name in names.items()})
         for line, fed in zip(lines, [0, *(line["fed"] for line in lines)], strict=False)
     )  # fmt: skip
