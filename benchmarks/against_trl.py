@@ -47,10 +47,11 @@ Same temperature, most tokens a call, learning rate, AdamW, gradient clipping, c
 of the mean over their sampled tokens; advantage over the group's standard deviation).
 
 What is not the same: ajet's two processes may use two cores (CPU seconds a step are printed); it writes every token to
-disk before it is answered, and a checkpoint at the end (in CPU seconds alone); it takes the log-probs of the time of sampling as old ones,
-where TRL, which knows that it is on-policy, takes its own again. TRL generates a batch at once, which suits games of
-one short answer; it reads the whole history of each play again every turn. Its gradient checkpointing, bf16, logging
-and checkpoints, on by default, are off; its tasks come in another order. Booting and importing is in no figure.
+disk before it is answered, and a checkpoint at the end (in CPU seconds alone); it takes the log-probs of the time of
+sampling as old ones, where TRL, which knows that it is on-policy, takes its own again. TRL generates a batch at once,
+which suits games of one short answer; it reads the whole history of each play again every turn. Its gradient
+checkpointing, bf16, logging and checkpoints, on by default, are off; its tasks come in another order. Booting and
+importing is in no figure.
 
 Goals: at least 0.8 times TRL's steps per minute for `arith`, 1.2 for `guess`, whose model is so small that the server's
 own work is most of a step (until 2026-11-30 it was 2 for both, which were missed), and a reward per step whose

@@ -194,7 +194,11 @@ def _runs_needed(figures: Figures) -> Iterator[Headline]:
 
 def _first_study(figures: Figures) -> Iterator[Headline]:
     yield seconds("command to report, s", figures["seconds"]["command to report"])
-    yield seconds("one run, s", figures["seconds per run (mean)"]["whole"])
+    if (verdict := figures["seconds"].get("of it: to the first verdict")) is not None:
+        yield seconds("to the first verdict, s", verdict, goal=240.0)
+    yield seconds("one run, s", figures["seconds per run (mean)"]["whole"], goal=18.0)
+    if (own := figures.get("of a pretrained model")) is not None:
+        yield seconds("on the 135M model: command to report, s", own["seconds"]["command to report"], goal=600.0)
     after = figures["hidden success (mean)"]["group_size=4"]["after"]
     yield Headline("hidden success, group size 4", after, 0.03)  # the mean of five runs moves so much with their seeds
     forked, kept = figures["captured"]["forked calls"], figures["captured"]["continued calls"]
