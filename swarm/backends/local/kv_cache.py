@@ -130,10 +130,13 @@ class SlotTable:
         )
         order = np.argsort(first)
         places, of = first[order], np.argsort(order)[of]
-        ids, twins = self._ids[rows, : self.known[rows].max()], places[of]
-        differ = (ids != ids[twins]) & (np.arange(ids.shape[1]) < alike[0][:, None])
-        if differ.any() or (alike != alike[:, twins]).any():
-            return np.arange(len(rows)), np.arange(len(rows))  # digests that collide
+        later = np.flatnonzero(places[of] != np.arange(len(rows)))
+        if later.size:
+            earlier, ends = places[of[later]], alike[0, later]
+            one, other = (self._ids[rows[each], : ends.max()] for each in (earlier, later))
+            differ = (one != other) & (np.arange(ends.max()) < ends[:, None])
+            if differ.any() or (alike[:, earlier] != alike[:, later]).any():
+                return np.arange(len(rows)), np.arange(len(rows))  # digests that collide
         return places, of
 
     def exchange(self, one: int, other: int) -> int:
