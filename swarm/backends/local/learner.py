@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -92,6 +93,17 @@ class Optimizer:
         return [(weight, master) for weight, master in pairs if weight is not master]
 
 
+MicroBatch = PaddedRows | PackedRows
+_PASSES: Final = 3
+"""A forward and a backward take as long as so many forwards."""
+_FEW: Final = 0.2
+"""Part of an update's rows for which laying them out once more does not pay."""
+
+
+def _moves(row: Row, advantages: Sequence[float]) -> bool:
+    return bool(advantages[row.episode]) if row.advantages is None else bool(row.advantages.any())
+
+
 class LocalLearner(PolicyLearner):
     """Implements `Learner`. `generators` are saved and restored with it: whatever else draws in this backend."""
 
@@ -146,15 +158,31 @@ class LocalLearner(PolicyLearner):
         self._before = self._optimizer.snapshot() if undoable else None
 
     def _gradient(self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate) -> None:
-        micros = list(self._layout.micro_batches(rows))
-        self._fill_sequences(rows, weights, update, spread=len(micros) > 1)
+        moving, still = self._lay_out(rows, update)
+        self._fill_sequences(rows, weights, update, spread=len(moving) + len(still) > 1)
         self._optimizer.begin()
-        for micro in micros:
+        for micro in moving:
             with self.policy.lock.reading():
-                self._backward(micro, weights, update)
+                torch.autograd.backward(self._loss(micro, weights, update))
             self._optimizer.gather()
+        for micro in still:
+            with self.policy.lock.reading(), torch.no_grad():
+                self._loss(micro, weights, update)
 
-    def _backward(self, micro: PaddedRows | PackedRows, weights: Sequence[float], update: PolicyUpdate) -> None:
+    def _lay_out(self, rows: Sequence[Row], update: PolicyUpdate) -> tuple[list[MicroBatch], list[MicroBatch]]:
+        """Return micro-batches to learn from, and those whose gradient is zero: of episodes no better or worse than
+        their group, where that saves more than what both hold is fed twice for."""
+        every = list(self._layout.micro_batches(rows))
+        moved = {row.episode for row in rows if _moves(row, update.advantages)}
+        parts = [[row for row in rows if (row.episode in moved) is moves] for moves in (True, False)]
+        few = len(parts[1]) < len(rows) * _FEW
+        if not parts[0] or few or self._job.kl_coef > 0 or self._job.entropy_coef > 0:
+            return every, []
+        moving, still = (list(self._layout.micro_batches(part)) for part in parts)
+        whole, learned, read = (sum(micro.tokens for micro in micros) for micros in (every, moving, still))
+        return (moving, still) if _PASSES * learned + read < _PASSES * whole else (every, [])
+
+    def _loss(self, micro: MicroBatch, weights: Sequence[float], update: PolicyUpdate) -> Tensor:
         tokens = flatten_tokens(micro.rows, update.advantages, weights, self.policy.device)
         every, lines = vocabulary_logprobs(self.policy, micro, self._job.temperature)
         references = [row.reference for row in micro.rows if row.reference is not None]
@@ -162,8 +190,8 @@ class LocalLearner(PolicyLearner):
         loss = self._objective.loss(every, tokens, reference, update.sums, lines)
         if not math.isfinite(loss.item()):
             raise NotFinite(f"the loss is {loss.item()}: the update was refused and the weights are as before")
-        torch.autograd.backward(loss)
         update.cost.forward += micro.tokens
+        return loss
 
     def _step(self, size: float, *, last: bool) -> float:
         norm = self._optimizer.clip()

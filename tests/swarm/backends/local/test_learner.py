@@ -15,6 +15,7 @@ import torch
 from swarm.algorithms.advantages import advantages, group_relative
 from swarm.algorithms.objective import Objective
 from swarm.algorithms.rows import Tokens
+from swarm.backends.local import learner as learner_module
 from swarm.backends.local.learner import LocalLearner
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Batch, TrainEpisode
@@ -63,6 +64,32 @@ def test_the_gradient_is_that_of_the_loss_s_definition(fields: dict[str, Any]) -
     assert torch.allclose(gradient, models.gradient_of(other), atol=1e-5)
     assert gradient.abs().max() > 1e-3
     assert metrics["actor/grad_norm"] == pytest.approx(gradient.norm().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("fields", [{}, {"algorithm": "gspo"}, {"micro_batch_tokens": 16}, {"epochs": 2}])
+def test_episodes_whose_gradient_is_zero_are_read_and_all_else_is_as_if_they_were_learned(
+    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policies = [models.make_policy(), models.make_policy()]
+    batch = models.make_batch(policies[0], drift=0.3)
+    batch = replace(
+        batch, episodes=tuple(replace(e, reward=1.0 if e.group == "g0" else e.reward) for e in batch.episodes)
+    )
+    plain, learned = Policy.features, [0, 0]
+
+    def counted(self: Policy, ids: torch.Tensor, **others: Any) -> torch.Tensor:
+        learned[policies.index(self)] += ids.numel() * torch.is_grad_enabled()
+        return plain(self, ids, **others)
+
+    monkeypatch.setattr(Policy, "features", counted)
+    first, metrics = _updated(_job(**fields), batch, policies[0])
+    monkeypatch.setattr(learner_module, "_PASSES", 0)  # nothing is saved then
+    second, others = _updated(_job(**fields), batch, policies[1])
+    assert learned[0] < learned[1]
+    assert torch.allclose(first, second, atol=1e-6)
+    assert _untimed(metrics) | {"tokens/forward": 0, "merge/layout_tree": 0} == pytest.approx(
+        _untimed(others) | {"tokens/forward": 0, "merge/layout_tree": 0}, rel=1e-4, abs=1e-6
+    )
 
 
 def test_the_kl_s_gradient_is_right_away_from_the_reference() -> None:

@@ -115,14 +115,15 @@ def _generating(policy: Policy) -> Iterator[_Busy]:
 def test_generation_goes_on_within_an_update_between_its_steps_and_under_its_gradients() -> None:
     policy = models.make_policy()
     learner = LocalLearner(policy, Job(max_staleness=1, epochs=2, micro_batch_tokens=64), {})
-    plain = learner._backward
+    plain = learner._loss
 
-    def patient(*arguments: Any) -> None:
+    def patient(*arguments: Any) -> torch.Tensor:
         busy.wait(1)
-        plain(*arguments)
+        loss = plain(*arguments)
         busy.wait(1)
+        return loss
 
-    learner._backward = patient  # type: ignore[method-assign]
+    learner._loss = patient  # type: ignore[method-assign]
     with _generating(policy) as busy:
         learner.update(models.make_batch(policy, drift=0.05))
     assert policy.version == 1
