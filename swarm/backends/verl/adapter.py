@@ -146,16 +146,15 @@ def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]
     model = HFModelConfig(
         path=str(folder), use_remove_padding=False, enable_gradient_checkpointing=job.gradient_checkpointing,
         lora_rank=job.lora_rank, lora_alpha=job.lora_alpha, target_modules="all-linear",
-        override_config={"attn_implementation": "sdpa"},
+        override_config={"attn_implementation": "sdpa"}, use_fused_kernels=True,
+        fused_kernel_options={"impl_backend": "torch"},
     )  # fmt: skip
     shares = device != "cpu" and job.verl_fields.colocated  # its device is another's between its turns
     computed = "bf16" if job.dtype == "bfloat16" else "fp32"
     engine = FSDPEngineConfig(
         strategy="fsdp2", model_dtype="fp32",
         mixed_precision={"param_dtype": computed, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
-        use_torch_compile=False, param_offload=shares, optimizer_offload=shares, use_dynamic_bsz=True,
-        entropy_checkpointing=True, max_token_len_per_gpu=job.micro_batch_tokens,
-        infer_max_token_len_per_gpu=job.micro_batch_tokens,
+        use_torch_compile=False, param_offload=shares, optimizer_offload=shares, use_dynamic_bsz=False,
     )  # fmt: skip
     optimizer = FSDPOptimizerConfig(
         lr=job.learning_rate, weight_decay=job.weight_decay, betas=(0.9, 0.999), clip_grad=job.max_grad_norm,
@@ -164,22 +163,22 @@ def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]
     return model, engine, optimizer
 
 
-def prepare_batch(batch: TensorDict, job: Job, longest: int, *, entropy: bool) -> TensorDict:
-    """Return a batch with what verl's engine wants to know beside it; `longest`: ids of the longest row of any rank."""
+def prepare_batch(batch: TensorDict, job: Job, *, entropy: bool) -> TensorDict:
+    """Return a micro-batch with what verl's engine wants to know beside it: it is one, whatever its size."""
     from verl.utils import tensordict_utils
 
     tensordict_utils.assign_non_tensor(
         batch, temperature=job.temperature, calculate_entropy=entropy, use_remove_padding=False,
-        use_fused_kernels=False, use_dynamic_bsz=True, max_token_len_per_gpu=max(job.micro_batch_tokens, longest),
+        use_fused_kernels=True, use_dynamic_bsz=False, micro_batch_size_per_gpu=len(batch),
     )  # fmt: skip
     return batch
 
 
-def infer(engine: Any, batch: TensorDict) -> Tensor:
-    """Return, jagged over the batch's ids, the log-prob of each one's next id under the present weights."""
-    with enter_mode(engine, engine.eval_mode()):
-        found: Tensor = engine.infer_batch(batch)["model_output"]["log_probs"].cpu()  # else Ray brings the GPU along
-    return found
+def infer(engine: Any, batches: Sequence[TensorDict]) -> list[Tensor]:
+    """Return, of each micro-batch, jagged over its ids, the log-prob of each one's next id under the present
+    weights."""
+    with enter_mode(engine, engine.eval_mode()):  # on the host, else Ray brings the GPU along
+        return [engine.infer_batch(batch)["model_output"]["log_probs"].cpu() for batch in batches]
 
 
 @contextmanager
@@ -210,12 +209,13 @@ def _empty_cache(engine: Any) -> None:
         get_torch_device().empty_cache()
 
 
-def gradient(engine: Any, batch: TensorDict, loss: Callable[..., Any]) -> float:
-    """Leave a batch's gradient with the engine; return this rank's loss, of which the minibatch's is the mean."""
+def gradient(engine: Any, batches: Sequence[TensorDict], loss: Callable[..., Any]) -> float:
+    """Leave the gradient of micro-batches, exchanged after each one, so that nobody holds one that is not sharded;
+    return this rank's loss, of which the minibatch's is the mean."""
     with enter_mode(engine, engine.train_mode(zero_grad_on_exit=False)):
         engine.optimizer_zero_grad()
-        output = engine.forward_backward_batch(batch, loss)
-    return float(sum(output["loss"]))
+        losses = [sum(engine.forward_backward_batch(batch, loss)["loss"]) for batch in batches]
+    return float(sum(losses))
 
 
 def step(engine: Any, size: float) -> float:

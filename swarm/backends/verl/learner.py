@@ -1,8 +1,9 @@
 """The cluster learner: one training step over Ray actors with verl's engine.
 
-A batch has the same gradient as with the local learner. Each row is with exactly one rank; ranks with fewer get padding
-rows, so all have as many micro-batches. A call returns what every rank answered, or raises within its bound; ranks left
-waiting for each other are ended, and every later call says why. `stop` may be called twice.
+A batch has the same gradient as with the local learner. Each row is with exactly one rank; a rank with fewer
+micro-batches gets one that is padding alone, so that all have as many. A call returns what every rank answered, or
+raises within its bound; ranks left waiting for each other are ended, and every later call says why. `stop` may be
+called twice.
 """
 
 from __future__ import annotations
@@ -34,40 +35,50 @@ from swarm.job import Job
 from swarm.rendering.messages import BackendError
 
 
+_WASTE = 0.25
+"""Most padding of a micro-batch, as a part of the ids it may hold: more costs more than another one."""
+
+
 class RowPartition:
-    """Which rows are with which rank."""
+    """Which rows are with which rank, and beside which others: each rank has as many micro-batches, each of which holds
+    at most `tokens` ids, padding included, but always one row. The longest are computed side by side."""
 
-    def __init__(self, rows: Sequence[Row], world: int) -> None:
+    def __init__(self, rows: Sequence[Row], world: int, tokens: int) -> None:
         self._rows = rows
-        self._parts: list[list[int]] = [[] for _ in range(world)]
-        sizes = [0] * world
-        for number in sorted(range(len(rows)), key=lambda n: len(rows[n].ids), reverse=True):
-            rank = sizes.index(min(sizes))
-            self._parts[rank].append(number)
-            sizes[rank] += len(rows[number].ids) + 1
-        self._even = max(1, *map(len, self._parts)) if world > 1 else max(1, len(rows))
-        self.longest = max((len(row.ids) + 1 for row in rows), default=2)
-        """Ids of the longest row."""
+        sizes = [len(row.ids) + 1 for row in rows]
+        numbers = sorted(range(len(rows)), key=lambda n: sizes[n], reverse=True)
+        cut: list[list[int]] = []
+        longest = waste = 0
+        for number in numbers:
+            waste += longest - sizes[number]
+            if not cut or (len(cut[-1]) + 1) * longest > tokens or waste > tokens * _WASTE:
+                cut.append([])
+                longest, waste = sizes[number], 0
+            cut[-1].append(number)
+        rounds = max(1, -(-len(cut) // world))
+        while len(cut) < rounds * world and (most := max(cut, key=len, default=[])) and len(most) > 1:
+            place = cut.index(most)
+            cut[place : place + 1] = [most[: len(most) // 2], most[len(most) // 2 :]]
+        cut += [[] for _ in range(rounds * world - len(cut))]
+        self._parts = [cut[rank::world] for rank in range(world)]
+        self.tokens = sum(max((sizes[number] for number in part), default=2) * max(1, len(part)) for part in cut)
+        """Ids that are fed to the model, padding included."""
 
-    @property
-    def tokens(self) -> int:
-        """Ids that are fed to the model, those of padding rows included."""
-        padding = sum(self._even - len(hand) for hand in self._parts)
-        return sum(len(row.ids) + 1 for row in self._rows) + 2 * padding
+    def batches(self, advantages: Sequence[float], weights: Sequence[float]) -> list[list[TensorDict]]:
+        """Return each rank's micro-batches."""
 
-    def batches(self, advantages: Sequence[float], weights: Sequence[float]) -> list[TensorDict]:
-        """Return each rank's batch."""
-        return [
-            verl_batch([self._rows[n] for n in hand], advantages, weights, padding=self._even - len(hand))
-            for hand in self._parts
-        ]
+        def made(part: Sequence[int]) -> TensorDict:
+            return verl_batch([self._rows[number] for number in part], advantages, weights, padding=not part)
+
+        return [[made(part) for part in own] for own in self._parts]
 
     def gather(self, answers: Sequence[Tensor]) -> list[Tensor]:
-        """Return, row by row, what the ranks found for the sampled tokens (M,) of their batches."""
+        """Return, row by row, what the ranks found for the sampled tokens (M,) of their micro-batches."""
         found: dict[int, Tensor] = {}
-        for hand, values in zip(self._parts, answers, strict=True):
-            parts = values.split([len(self._rows[number].targets) for number in hand])
-            found.update(zip(hand, parts, strict=True))
+        for own, values in zip(self._parts, answers, strict=True):
+            numbers = [number for part in own for number in part]
+            parts = values.split([len(self._rows[number].targets) for number in numbers])
+            found.update(zip(numbers, parts, strict=True))
         return [found[number] for number in range(len(self._rows))]
 
 
@@ -258,9 +269,9 @@ class VerlLearner(PolicyLearner):
     def _compute_logprobs(self, rows: Sequence[Row], *, reference: bool = False) -> Iterable[tuple[Row, Tensor]]:
         if not rows:
             return ()
-        deal = RowPartition(rows, self.group.world)
+        deal = RowPartition(rows, self.group.world, self._job.micro_batch_tokens)
         nothing = [0.0] * (1 + max(row.episode for row in rows))
-        batches = [(batch, deal.longest) for batch in deal.batches(nothing, nothing)]
+        batches = [(own,) for own in deal.batches(nothing, nothing)]
         found = self.group.call("score", batches, timeout_s=UPDATE_S, reference=reference)
         return zip(rows, deal.gather(found), strict=True)
 
@@ -280,9 +291,8 @@ class VerlLearner(PolicyLearner):
 
     def _gradient(self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate) -> None:
         self._fill_sequences(rows, weights, update, spread=True)  # over the ranks
-        deal = RowPartition(rows, self.group.world)
-        parts = deal.batches(update.advantages, weights)
-        each = [(part, deal.longest) for part in parts]
+        deal = RowPartition(rows, self.group.world, self._job.micro_batch_tokens)
+        each = [(own,) for own in deal.batches(update.advantages, weights)]
         shares: list[tuple[float, UpdateSums]] = self.group.call("gradient", each, timeout_s=UPDATE_S)
         loss = sum(own for own, _ in shares) / len(shares)
         if not math.isfinite(loss):

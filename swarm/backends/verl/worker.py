@@ -207,11 +207,13 @@ class Rank:
             self._reference = copy_weights(self._engine.module)
         return time.perf_counter() - begun
 
-    def score(self, batch: Any, longest: int, *, reference: bool) -> Tensor:
-        """Return the log-probs (M,) of a batch's sampled tokens under the present weights, or the frozen reference."""
-        prepared = adapter.prepare_batch(batch, self._job, longest, entropy=False)
+    def score(self, batches: Sequence[Any], *, reference: bool) -> Tensor:
+        """Return the log-probs (M,) of the sampled tokens of micro-batches under the present weights, or the frozen
+        reference."""
         with self._using_reference() if reference else nullcontext():
-            return select_sampled(adapter.infer(self._engine, prepared), batch)
+            prepared = [adapter.prepare_batch(batch, self._job, entropy=False) for batch in batches]
+            found = adapter.infer(self._engine, prepared)
+        return torch.cat([select_sampled(each, batch) for each, batch in zip(found, batches, strict=True)])
 
     @contextmanager
     def _using_reference(self) -> Iterator[None]:
@@ -243,9 +245,9 @@ class Rank:
         """End an update that was made: forget what `undo` would have put back."""
         self._before = None
 
-    def gradient(self, batch: Any, longest: int) -> tuple[float, UpdateSums]:
-        """Leave this rank's gradient of a minibatch, to be exchanged; return its loss, and the update's sums so far."""
-        prepared = adapter.prepare_batch(batch, self._job, longest, entropy=True)
+    def gradient(self, batches: Sequence[Any]) -> tuple[float, UpdateSums]:
+        """Leave the gradient of a minibatch's micro-batches; return this rank's loss, and the update's sums so far."""
+        prepared = [adapter.prepare_batch(batch, self._job, entropy=True) for batch in batches]
         return adapter.gradient(self._engine, prepared, self._loss), self._loss.sums
 
     def step(self, size: float) -> float:

@@ -116,25 +116,28 @@ def test_a_row_s_prompt_ends_before_its_first_sampled_token_and_later_prompts_ar
     assert read["versions"] == [[0, 0, 0, 1], [0]]
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize(("world", "tokens"), [(1, 4096), (2, 24), (3, 4096)])
 @pytest.mark.parametrize("fields", _JOBS, ids=str)
-def test_ranks_and_padding_add_up_to_the_gradient_of_all_tokens_at_once(fields: dict[str, Any], world: int) -> None:
+def test_ranks_and_micro_batches_add_up_to_the_gradient_of_all_tokens_at_once(
+    fields: dict[str, Any], world: int, tokens: int
+) -> None:
     job = Job(**fields)
     rows, advantages, weights = make_rows(world, job)
     expected, straight = _straight(job, rows, advantages, weights)
-    objective, tokens = Objective(job), flatten_tokens(rows, advantages, weights, _CPU)
+    objective, flat = Objective(job), flatten_tokens(rows, advantages, weights, _CPU)
     if objective.needs_sequences:
         given = torch.cat([row.ids[row.places] for row in rows])
-        present = make_table().detach()[given].log_softmax(-1).gather(-1, tokens.targets[:, None])[:, 0]
-        sequences = objective.sequences([(present, tokens)])[0].split([len(row.targets) for row in rows])
+        present = make_table().detach()[given].log_softmax(-1).gather(-1, flat.targets[:, None])[:, 0]
+        sequences = objective.sequences([(present, flat)])[0].split([len(row.targets) for row in rows])
         for row, sequence in zip(rows, sequences, strict=True):
             row.sequence = sequence
     gradients, sums = [], UpdateSums(2, job.correction_cap)
-    for batch in RowPartition(rows, world).batches(advantages, weights):
-        batch.set_non_tensor("dp_size", world)
+    for own in RowPartition(rows, world, tokens).batches(advantages, weights):
         table, loss = make_table(), pickle.loads(pickle.dumps(ObjectiveLoss(job, 2)))
-        share, _ = loss(engine_output(table, batch), batch)
-        gradients.append(torch.autograd.grad(share, table)[0])
+        for batch in own:
+            batch.set_non_tensor("dp_size", world)
+            torch.autograd.backward(loss(engine_output(table, batch), batch)[0])
+        gradients.append(table.grad)
         sums.merge(loss.sums)
     assert torch.allclose(torch.stack(gradients).mean(0), expected, atol=1e-6)
     assert expected.abs().max() > 1e-3
@@ -152,15 +155,35 @@ def test_padding_alone_has_a_gradient_of_0_so_that_its_rank_exchanges_with_the_o
 
 
 @pytest.mark.parametrize("world", [1, 2, 4, 20])
-def test_ranks_get_as_many_rows_each_and_their_answers_come_back_in_order(world: int) -> None:
+@pytest.mark.parametrize("tokens", [1, 16, 40, 4096])
+def test_ranks_get_as_many_micro_batches_each_within_the_tokens_and_answers_come_back_in_order(
+    world: int, tokens: int
+) -> None:
     rows, advantages, weights = make_rows(1, Job())
-    deal = RowPartition(rows, world)
+    deal = RowPartition(rows, world, tokens)
     batches = deal.batches(advantages, weights)
-    assert len({len(batch["input_ids"].unbind()) for batch in batches}) == 1
-    assert sum(len(part) for batch in batches for part in batch["input_ids"].unbind()) == deal.tokens
-    answers = [batch_tokens(batch)[0].targets if batch["response_mask"].values().any() else torch.zeros(0).long()
-               for batch in batches]  # fmt: skip
+    assert len({len(own) for own in batches}) == 1
+    every = [[len(part) for part in batch["input_ids"].unbind()] for own in batches for batch in own]
+    padded = [len(lengths) * max(lengths) for lengths in every]
+    assert all(size <= tokens or len(lengths) == 1 for size, lengths in zip(padded, every, strict=True))
+    assert sum(padded) == deal.tokens
+    answers = [
+        torch.cat([batch_tokens(each)[0].targets if each["response_mask"].values().any() else torch.zeros(0).long()
+                   for each in own])
+        for own in batches
+    ]  # fmt: skip
     assert [part.tolist() for part in deal.gather(answers)] == [row.targets.tolist() for row in rows]
+
+
+def test_a_long_row_does_not_pad_the_short_ones_and_no_rank_is_idle_while_another_has_several() -> None:
+    lengths = [4000, *[100] * 60]
+    rows = [
+        Row(0, torch.zeros(n).long(), torch.tensor([n - 1]), torch.tensor([0]), torch.zeros(1), torch.zeros(1).long())
+        for n in lengths
+    ]
+    deal = RowPartition(rows, 4, 8192)
+    assert deal.tokens == sum(length + 1 for length in lengths)
+    assert all(batch["response_mask"].values().any() for own in deal.batches([1.0], [1.0]) for batch in own)
 
 
 @pytest.fixture

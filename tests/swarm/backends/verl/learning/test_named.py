@@ -178,7 +178,8 @@ class Case:
         """The gradient of our loss cut into so many micro-batches, and what it adds up to."""
         loss = (ObjectiveLoss if self.job.verl.loss is None else VerlLoss)(self.job, 2)
         found = torch.zeros_like(self.table)
-        for batch in RowPartition(self.rows, parts).batches(self.advantages, self.weights):
+        [own] = zip(*RowPartition(self.rows, parts, 4096).batches(self.advantages, self.weights), strict=True)
+        for batch in own:
             batch.set_non_tensor("dp_size", 1)
             table = make_table()
             found += torch.autograd.grad(loss(engine_output(table, batch), batch)[0], table)[0]
