@@ -34,7 +34,6 @@ from swarm.backends.verl.worker import Rank
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 
-
 _WASTE = 0.25
 """Most padding of a micro-batch, as a part of the ids it may hold: more costs more than another one."""
 

@@ -87,6 +87,7 @@ LAST: Final = 1000
 LONGEST: Final = 2000
 """Characters that are kept of a line."""
 _QUOTED: Final = 8
+_WARNED: Final = re.compile(r"\bWARNING\b")
 _READ: Final = 1 << 16
 
 
@@ -122,9 +123,10 @@ class ChildOutput:
             return list(self._lines)
 
     def quote_last(self, wait_s: float = 1.0) -> str:
-        """Return its last lines as one, or that there are none."""
-        last = [line.strip()[:300] for line in self.lines(wait_s) if line.strip()][-_QUOTED:]
-        return " | ".join(last) or "nothing"
+        """Return its last lines as one, warnings only where there is nothing else, or that there are none."""
+        lines = [line.strip()[:300] for line in self.lines(wait_s) if line.strip()]
+        last = [line for line in lines if not _WARNED.search(line)] or lines
+        return " | ".join(last[-_QUOTED:]) or "nothing"
 
     def _read(self) -> None:
         rest = b""

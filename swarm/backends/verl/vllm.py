@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -224,7 +225,6 @@ class VllmStream:
         """Yield what follows `ids`, never with a finish; streams of other versions share no cache with it. ReplicaDied
         where it is dead. Log-probs are those of what is drawn from, at temperature 0 the model's own."""
         from vllm.sampling_params import RequestOutputKind, SamplingParams
-        from vllm.v1.engine.exceptions import EngineDeadError
 
         greedy = sampling.temperature == 0
         parameters = SamplingParams(
@@ -235,16 +235,15 @@ class VllmStream:
             output_kind=RequestOutputKind.DELTA,
         )  # fmt: skip
         prompt = {"prompt_token_ids": list(ids), "cache_salt": str(version)}
-        try:
+        with _telling_deaths():
             async for output in self._llm.generate(prompt, parameters, name):
                 found = output.outputs[0]
                 if found.token_ids:
                     yield _chunk(found.token_ids, found.logprobs, sampling.top_logprobs, version)
-        except EngineDeadError as error:
-            raise ReplicaDied("vLLM's process ended") from error
 
     async def abort(self, names: Sequence[str]) -> None:
-        await self._llm.abort(names)
+        with _telling_deaths():
+            await self._llm.abort(names)
 
     async def begin_weights(self) -> None:
         await self._call_workers("begin_weights")
@@ -258,19 +257,34 @@ class VllmStream:
         return sorted({name for worker in await self._call_workers("finish_weights") for name in worker})
 
     async def _call_workers(self, method: str, *arguments: Any) -> list[Any]:
-        found: list[Any] = await self._llm.collective_rpc(method, args=arguments)
+        with _telling_deaths():
+            found: list[Any] = await self._llm.collective_rpc(method, args=arguments)
         return found
 
     async def sleep(self) -> None:
         """Give the memory of weights and cache back, with what is in it; on a CPU vLLM gives nothing back."""
-        await self._llm.sleep(level=2)
+        with _telling_deaths():
+            await self._llm.sleep(level=2)
 
     async def wake(self, what: Literal["weights", "kv_cache"]) -> None:
         """Take memory again, in which there is nothing: weights must be loaded before anything is generated."""
-        await self._llm.wake_up([what])
+        with _telling_deaths():
+            await self._llm.wake_up([what])
 
     async def forget_prefixes(self) -> None:
-        await self._llm.reset_prefix_cache()
+        with _telling_deaths():
+            await self._llm.reset_prefix_cache()
+
+
+@contextmanager
+def _telling_deaths() -> Iterator[None]:
+    """Raise ReplicaDied where vLLM says within that its process is gone, whatever it was asked."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    try:
+        yield
+    except EngineDeadError as error:
+        raise ReplicaDied("vLLM's process ended") from error
 
 
 def _chunk(ids: Sequence[int], places: Sequence[Mapping[int, Any]], count: int, version: int) -> Chunk:

@@ -286,12 +286,12 @@ def test_what_a_child_prints_later_is_kept_too_and_its_end_is_quoted() -> None:
     with nothing.capture():
         pass
     assert nothing.quote_last() == "nothing"
-    script = "import sys; input(); print('loaded'); sys.stderr.write('ValueError: no more\\n\\n')"
+    script = "import sys; input(); print('loaded'); sys.stderr.write('ValueError: no more\\n(EngineCore) WARNING 1\\n')"
     with kept.capture():
         os.write(1, b"booting\n")
         child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE)
     child.communicate(b"\n")
-    assert kept.lines(wait_s=60) == ["booting", "loaded", "ValueError: no more"]
+    assert kept.lines(wait_s=60) == ["booting", "loaded", "ValueError: no more", "(EngineCore) WARNING 1"]
     assert kept.quote_last() == "booting | loaded | ValueError: no more"
 
 

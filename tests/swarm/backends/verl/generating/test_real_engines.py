@@ -112,6 +112,21 @@ async def test_a_killed_replica_loses_its_own_requests_alone_and_comes_back(serv
     assert not alive, "what was killed left processes behind"
 
 
+async def test_an_engine_that_dies_before_it_is_given_weights_is_a_dead_replica_and_the_other_serves_them(
+    served: Served,
+) -> None:
+    doomed: Any = served.engine._serving_instances()[1].handle
+    family = psutil.Process(pids([doomed._actor])[0]).children(recursive=True)
+    max(family, key=lambda process: process.memory_info().rss).kill()
+    await served.publish(31)
+    await served.alike()
+    async with asyncio.timeout(300):
+        while len(served.engine._serving_instances()) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    await served.alike()
+    assert served.engine.failure() is None
+
+
 async def test_what_cannot_be_booted_says_why(ray_here: None, tmp_path: Path) -> None:
     strange = save_folder(tmp_path / "strange")
     config = (strange / "config.json").read_text()
