@@ -144,7 +144,8 @@ def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]
 
     # padded rows with torch's attention: packed ones need flash attention to pay
     model = HFModelConfig(
-        path=str(folder), use_remove_padding=False, enable_gradient_checkpointing=job.gradient_checkpointing,
+        path=str(folder), use_remove_padding=False,
+        enable_gradient_checkpointing=job.gradient_checkpointing or device != "cpu",
         lora_rank=job.lora_rank, lora_alpha=job.lora_alpha, target_modules="all-linear",
         override_config={"attn_implementation": "sdpa"}, use_fused_kernels=True,
         fused_kernel_options={"impl_backend": "torch"},

@@ -90,6 +90,14 @@ def _check_model(job: Job, models: Path) -> str:
     return f"{architecture} in {folder}"
 
 
+def _check_memory(job: Job, models: Path) -> str:
+    if isinstance(job.model, TinyModel):
+        return "a tiny model fits"
+    require_room = import_module("swarm.backends.verl.memory").require_room  # which imports torch
+    device = None if job.verl_fields.address is not None else find_device(job)
+    return str(require_room(model_place(job.model.path, models), job, device))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what was looked at; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m swarm.backends.verl.cluster", description=__doc__)
@@ -105,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("ray", lambda: _check_ray(job)),
         ("devices", lambda: _check_devices(job)),
         ("model", lambda: _check_model(job, options.models)),
+        ("memory", lambda: _check_memory(job, options.models)),
     )
     results: list[dict[str, Any]] = []
     for what, look in checks:

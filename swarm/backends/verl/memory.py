@@ -1,0 +1,131 @@
+"""What a rank of the learner holds at once of its device's memory, by part, before anything is loaded.
+
+Counted on torch's meta device, which computes nothing, by what autograd keeps of a forward of the longest micro-batch.
+Allocators' waste, kernels' scratch and what else is on the device are not in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import torch
+from torch import Tensor
+
+from swarm.job import Job
+from swarm.rendering.messages import BackendError
+
+_GB: Final = 1e9
+_STATE_BYTES: Final = 16
+"""Of a parameter that is trained: fp32 weight, gradient and the two moments of AdamW."""
+_CHUNK: Final = 512
+"""Tokens whose logits verl's fused kernel has at once, in fp32, four times in the backward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """Bytes that one rank holds at once on its device."""
+
+    states: int
+    """Its part of weights, gradients and moments."""
+    gathered: int
+    """What it has of the others meanwhile: embeddings and head, and two layers, in the type that computes."""
+    activations: int
+    """What a backward pass needs of the longest micro-batch."""
+    logits: int
+    version: int
+    """The largest tensor that is gathered to publish a version."""
+
+    @property
+    def total(self) -> int:
+        return self.states + self.gathered + max(self.activations + self.logits, self.version)
+
+    def describe(self) -> str:
+        parts = (
+            ("weights, gradients, moments", self.states), ("gathered", self.gathered),
+            ("activations", self.activations), ("logits", self.logits), ("to publish", self.version),
+        )  # fmt: skip
+        return f"{self.total / _GB:.1f} GB a rank (" + ", ".join(f"{n} {v / _GB:.1f}" for n, v in parts) + ")"
+
+
+_COUNTED: Final = "ajet_counted"
+
+
+class _Attention(torch.autograd.Function):
+    """What attention in tiles keeps: query, key, value and what comes out; on meta torch would keep all scores."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        found = torch.empty_like(query)
+        ctx.save_for_backward(query, key, value, found)
+        return found
+
+
+def _attend(_: Any, query: Tensor, key: Tensor, value: Tensor, *__: Any, **___: Any) -> tuple[Tensor, None]:
+    found: Tensor = _Attention.apply(query, key, value)  # type: ignore[no-untyped-call]
+    return found.transpose(1, 2).contiguous(), None
+
+
+def measure_rank(folder: Path, job: Job, *, recomputed: bool) -> RankMemory:
+    """Return what a rank needs to train the model of a folder, layers `recomputed` in the backward pass or not."""
+    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+
+    dtype: torch.dtype = getattr(torch, job.dtype)
+    config = AutoConfig.from_pretrained(folder)
+    AttentionInterface.register(_COUNTED, _attend)
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=_COUNTED)
+    weights = {weight.untyped_storage()._cdata: weight.numel() for weight in model.parameters()}
+    whole, layers = sum(weights.values()), max(1, int(config.get_text_config().num_hidden_layers))
+    within = sum(weight.numel() for weight in model.base_model.layers.parameters())
+    ids = torch.zeros(1, max(job.micro_batch_tokens, job.max_context), dtype=torch.long, device="meta")
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in weights:
+            kept[storage._cdata] = storage.nbytes()
+        saved.append(tensor)
+        return tensor
+
+    saved: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        # given a mask of four dimensions, transformers looks at no numbers, which there are none of here
+        mask = torch.zeros(1, 1, 1, 1, dtype=dtype, device="meta")
+        hidden = model.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    activations = sum(kept.values())
+    if recomputed:
+        activations = layers * hidden.nbytes + activations // layers
+    trained = _adapter_numbers(model, job.lora_rank) if job.lora_rank else whole
+    states = trained * _STATE_BYTES + (4 * whole if job.lora_rank else 0)
+    vocabulary = model.get_output_embeddings().weight
+    return RankMemory(
+        states=states // job.verl_fields.trainers,
+        gathered=(whole - within + 2 * within // layers) * dtype.itemsize,
+        activations=activations, logits=4 * _CHUNK * 4 * len(vocabulary),
+        version=max(weight.numel() for weight in model.parameters()) * (4 + dtype.itemsize),
+    )  # fmt: skip
+
+
+def _adapter_numbers(model: Any, rank: int) -> int:
+    from torch.nn import Linear
+
+    linear = [module for module in model.base_model.modules() if isinstance(module, Linear)]
+    return sum(rank * (module.in_features + module.out_features) for module in linear)
+
+
+def require_room(folder: Path, job: Job, device: str | None) -> str:
+    """Return what a rank needs of a device, cpu or cuda, and what is there; None: one elsewhere, of which nobody knows.
+    BackendError where it cannot fit."""
+    need = measure_rank(folder, job, recomputed=job.gradient_checkpointing or device != "cpu")
+    if device is None:
+        return f"{need.describe()} on GPUs; how much those of the cluster have is not known here"
+    share = psutil.virtual_memory().total // job.verl_fields.devices
+    there = share if device == "cpu" else torch.cuda.get_device_properties(0).total_memory
+    found = f"{need.describe()}; {there / _GB:.1f} GB is there"
+    if need.total > there:
+        advice = "ask for more verl.trainers, lower max_context and micro_batch_tokens, or set a lora_rank"
+        raise BackendError(f"expected a training that fits the device of a rank; found {found}: {advice}")
+    return found
