@@ -326,6 +326,14 @@ def test_who_shares_a_gpu_can_sleep(device: str, colocated: bool, said: bool | N
     assert vllm._arguments(_spec(tmp_path, device, colocated)).get("enable_sleep_mode") is said
 
 
+@pytest.mark.parametrize("more", [{"num_experts": 4}, {"num_local_experts": 8}, {"n_routed_experts": 2}])
+def test_a_model_whose_weights_cannot_be_published_is_refused_before_it_is_loaded(
+    more: dict[str, object], tmp_path: Path
+) -> None:
+    with pytest.raises(BackendError, match=r"expected a dense model, .* with experts .*: choose another"):
+        vllm.require_architecture(Path(_spec(tmp_path, "cpu", False, **more).folder))
+
+
 @pytest.mark.parametrize("more", [{"alibi": True}, {"model_type": "bloom"}, {"attn_config": {"alibi": True}}])
 def test_slopes_no_sleep_keeps_are_refused(
     more: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
