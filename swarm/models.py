@@ -4,23 +4,33 @@ A card says which training the model came out of and nothing that nobody measure
 this machine under the `conditions` beside them. A folder that cannot be a model is refused in one line. The hash is
 sha256 over names and contents of the files that decide what is computed (config, weights, tokenizer, template); hashes
 are remembered in a file: one is read again only when its size or time of change differs.
+
+A tiny model of a built-in environment is kept in the user's cache folder, too, and copied from there into other
+installations: by its hash, for the same code, packages and CPU. AJET_MODEL_CACHE=0 switches that off.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+import platform
 import re
+import shutil
+import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from swarm.errors import InvalidRequest
-from swarm.job import Job
+from swarm.job import Job, TinyModel
+
+_log = logging.getLogger(__name__)
 
 CARD = "ajet.json"
 """The card's file that a program reads; a person reads `README.md`."""
@@ -360,3 +370,85 @@ def _read(memory: Path | None) -> dict[str, Any]:
     except (OSError, ValueError):  # it is only remembered, and read again
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def fill_once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """Return `folder`, filled by `make`, all or nothing, or by somebody who was faster. OSError, and what it raises."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        make(scratch)
+        scratch.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return folder
+
+
+TINY_VERSION = 4
+"""Raise it when a change of code (player, tokenizer, recipe) gives other weights for the same spec, not for another
+template alone. A folder of one of `_EARLIER` goes on being used: later runs of a study begin as its first ones did."""
+_EARLIER = (3,)
+
+
+def tiny_hash(spec: TinyModel, environment: str, version: int = TINY_VERSION) -> str:
+    """Return the name of a tiny model's folder: 16 hex digits of a hash over spec, environment and code version."""
+    parts = {"version": version, "environment": environment, "spec": spec.value()}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def tiny_folder(spec: TinyModel, environment: str, models: Path) -> Path:
+    """Return where the model is under `models`, made by whichever version, else where it is to be made."""
+    folders = [models / tiny_hash(spec, environment, version) for version in (*_EARLIER, TINY_VERSION)]
+    return next(filter(Path.is_dir, folders), folders[-1])
+
+
+_SUM, _CACHED_BYTES = "sha256", 32 << 20
+"""The file among a tiny model's that has its hash; the size of the largest that is cached."""
+
+
+def find_tiny(spec: TinyModel, environment: str, models: Path) -> Path | None:
+    """Return the model's folder under `models`, copied out of the user's cache if need be; None if it is to be made."""
+    folder, cached = tiny_folder(spec, environment, models), _cached_folder(spec, environment)
+    if folder.is_dir() or cached is None or not cached.is_dir():
+        return folder if folder.is_dir() else None
+
+    def copy(scratch: Path) -> None:
+        shutil.copytree(cached, scratch, dirs_exist_ok=True)
+        if folder_hash(scratch).encode() != (scratch / _SUM).read_bytes():
+            raise OSError(f"expected the model in {cached} as it was kept, found it changed: it is made again")
+
+    try:
+        return fill_once(folder, copy)
+    except OSError as error:
+        _log.warning("event=model_not_copied reason=%r", str(error))
+        shutil.rmtree(cached, ignore_errors=True)  # so that the next one made takes its place
+        return None
+
+
+def keep_tiny(folder: Path, spec: TinyModel, environment: str) -> Path:
+    """Copy a model that was made into the user's cache, if possible, and return its folder."""
+    cached = _cached_folder(spec, environment)
+    if cached and not cached.is_dir() and sum(path.stat().st_size for path in folder.iterdir()) <= _CACHED_BYTES:
+        try:
+            (folder / _SUM).write_text(folder_hash(folder))
+            fill_once(cached, lambda scratch: shutil.copytree(folder, scratch, dirs_exist_ok=True))
+        except OSError as error:
+            _log.info("event=model_not_cached reason=%r", str(error))
+    return folder
+
+
+def _cached_folder(spec: TinyModel, environment: str) -> Path | None:
+    """Return where the user's cache has what is made of `spec` here, or None: weights differ in their last bits where
+    code, packages or CPU do. One of an environment that was brought is not cached."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    if os.environ.get("AJET_MODEL_CACHE") == "0" or "@" in environment or not root.is_absolute():
+        return None
+    packages = [each.version for name in ("torch", "transformers", "tokenizers") for each in distributions(name=name)]
+    cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else platform.processor()
+    features = sorted(set(re.findall(r"^(?:model name|flags|CPU part|Features).*", cpu, re.MULTILINE))) or [cpu]
+    files = (Path(__file__).with_name("backends") / "tiny_model.py", *Path(__file__).parent.glob("environments/*.py"))
+    made_by = (tiny_hash(spec, environment), packages, features, [path.read_bytes() for path in sorted(files)])
+    return root / "ajet" / "models" / hashlib.sha256(repr(made_by).encode()).hexdigest()[:16]

@@ -66,6 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["AJET_SANDBOX"] = "process"
     os.environ["WANDB_MODE"] = "offline"
     os.environ.setdefault("AJET_PRELOAD", "0")  # a test of a few runs does not import torch for many
+    os.environ["AJET_MODEL_CACHE"] = "0"  # nothing of a test depends on what another left
     os.environ["AJET_ROUNDS"] = "1"  # a test that asks on says so
     config.pluginmanager.register(CpuSeconds(config))
     config.pluginmanager.register(EndsPrefect())

@@ -161,18 +161,10 @@ def _run(options: argparse.Namespace) -> None:
 
 def _serve(server: SwarmServer, sock: socket.socket, directory: Path, *, idle: bool) -> None:
     config = uvicorn.Config(
-        make_app(server),
-        loop="uvloop",
-        http=LimitedHttp,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
+        make_app(server), loop="uvloop", http=LimitedHttp, ws="none", lifespan="off", log_config=None,
+        access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=5,
         timeout_keep_alive=75,  # longer than clients keep idle connections, so that none is closed under a request
-        timeout_graceful_shutdown=5,
-    )
+    )  # fmt: skip
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     address = directory / "server.json"
     http = _Uvicorn(config, server, address, idle=idle)

@@ -25,7 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from swarm.client.transport import is_running
 from swarm.errors import InvalidRequest, SwarmError
 from swarm.job import TinyModel
-from swarm.models import model_place
+from swarm.models import model_place, tiny_folder
 from swarm.rendering.messages import BackendError, Renderer
 from swarm.server.service import default_store
 from swarm.server.watching import with_texts
@@ -102,8 +102,6 @@ def load_tokenizer(archive: Archive, models: Path) -> Renderer | None:
     if job.start_from is not None:
         folder = model_place(job.start_from, models)
     elif isinstance(job.model, TinyModel):
-        from swarm.backends.tiny_model import tiny_folder
-
         folder = tiny_folder(job.model, job.environment, models)
     else:
         folder = model_place(job.model.path, models)

@@ -23,6 +23,7 @@ from swarm.backends import tiny_model as tiny
 from swarm.backends.local.warm_start import main
 from swarm.environments import get_environment
 from swarm.job import Job, TinyModel
+from swarm.models import tiny_hash
 from swarm.rendering.messages import ToolCall, assemble_answer
 from swarm.rendering.renderer import HFRenderer
 from swarm.server.reading import load_tokenizer
@@ -132,7 +133,7 @@ def test_a_change_of_vocabulary_or_batches_is_a_change_of_version(
     labels = ids.masked_fill(~said, -100)
     found = [tokenizer.backend_tokenizer.to_str(), json.dumps([ids.tolist(), labels.tolist()])]
     hashes = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in found]
-    assert [tiny.tiny_hash(TinyModel(), environment), *hashes] == [name, vocabulary, batch]
+    assert [tiny_hash(TinyModel(), environment), *hashes] == [name, vocabulary, batch]
 
 
 def test_a_folder_that_an_earlier_version_made_goes_on_being_used_and_read(

@@ -1,4 +1,7 @@
-"""A folder that cannot be a model is refused by one line; a model's hash follows what it holds, wherever it lies."""
+"""A folder that cannot be a model is refused by one line; a model's hash follows what it holds, wherever it lies.
+
+A tiny model is copied from one installation into the next as it was made, or not at all.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -14,7 +18,8 @@ from hypothesis import strategies as st
 
 from swarm import models as hashing
 from swarm.errors import InvalidRequest
-from swarm.models import folder_hash, model_place, require_model_folder
+from swarm.job import TinyModel
+from swarm.models import fill_once, find_tiny, folder_hash, keep_tiny, model_place, require_model_folder, tiny_folder
 from tests.golden import assert_golden
 from tests.swarm.models.folders import whole_folder
 
@@ -156,3 +161,83 @@ def test_a_memory_that_cannot_be_written_is_none(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(hashing.Path, "replace", full)
     assert folder_hash(folder, tmp_path) == folder_hash(folder)
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+# A user's cache of tiny models
+
+SPEC = TinyModel()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the cache's folder, in which the model that the installation `first` made is."""
+    monkeypatch.setenv("AJET_MODEL_CACHE", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    keep_tiny(whole_folder(tiny_folder(SPEC, "guess", tmp_path / "first")), SPEC, "guess")
+    return tmp_path / "cache" / "ajet" / "models"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_next_installation_has_the_files_that_the_first_one_made(cache: Path, tmp_path: Path) -> None:
+    found = find_tiny(SPEC, "guess", tmp_path / "next")
+    assert found == tiny_folder(SPEC, "guess", tmp_path / "next")
+    assert contents(found) == contents(tiny_folder(SPEC, "guess", tmp_path / "first"))
+
+
+def test_whoever_is_second_has_what_the_first_one_put_there(cache: Path, tmp_path: Path) -> None:
+    def late(scratch: Path) -> None:
+        whole_folder(tmp_path / "next" / "scratch").rename(tmp_path / "next" / "model")
+        (scratch / "config.json").write_text("{}")
+
+    assert folder_hash(fill_once(tmp_path / "next" / "model", late)) == folder_hash(next(cache.iterdir()))
+    assert [path.name for path in (tmp_path / "next").iterdir()] == ["model"]
+
+
+def test_what_would_not_come_out_the_same_here_is_not_taken(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert find_tiny(TinyModel(seed=1), "guess", tmp_path / "next") is None
+    assert find_tiny(SPEC, "arith", tmp_path / "next") is None
+    with monkeypatch.context() as patch:
+        patch.setattr(hashing, "distributions", lambda name: [SimpleNamespace(version="another")])
+        assert find_tiny(SPEC, "guess", tmp_path / "next") is None
+    monkeypatch.setenv("AJET_MODEL_CACHE", "0")
+    assert find_tiny(SPEC, "guess", tmp_path / "next") is None
+
+
+def test_a_model_of_an_environment_that_was_brought_is_its_installation_s_alone(cache: Path, tmp_path: Path) -> None:
+    before = sorted(cache.iterdir())
+    keep_tiny(tiny_folder(SPEC, "guess", tmp_path / "first"), SPEC, "shop@1f2e3d4c5b6a")
+    assert sorted(cache.iterdir()) == before
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json", "sha256"])
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"\xff"), Path.unlink])
+def test_a_damaged_one_is_not_taken_and_the_one_made_instead_takes_its_place(
+    cache: Path, tmp_path: Path, file: str, damage: Callable[[Path], object]
+) -> None:
+    (cached,) = cache.iterdir()
+    whole = contents(cached)
+    damage(cached / file)
+    assert find_tiny(SPEC, "guess", tmp_path / "next") is None
+    assert list((tmp_path / "next").iterdir()) == []
+    keep_tiny(tiny_folder(SPEC, "guess", tmp_path / "first"), SPEC, "guess")
+    assert contents(cached) == whole
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    def full(*paths: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    made = tiny_folder(SPEC, "guess", tmp_path / "first")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(made / "config.json"))
+    keep_tiny(made, SPEC, "guess")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    monkeypatch.setattr(shutil, "copytree", full)
+    keep_tiny(made, SPEC, "guess")
+    assert list((tmp_path / "other" / "ajet" / "models").iterdir()) == []
