@@ -30,8 +30,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(READY)
 
-# torch comes first and pinned: a later package would otherwise pull a build with several GB of CUDA. To compile all that
-# is installed takes a minute and more of a core, and most of it is never imported.
+# torch comes first and pinned: a later package would otherwise pull a build with several GB of CUDA. The rest is what uv
+# does in a tenth of pip's time; it knows nothing of pip's settings, so that pip does it where they name an index, and
+# where uv fails. To compile all that is installed takes a minute and more of a core, and most of it is never imported.
 $(READY): pyproject.toml constraints.txt
 	@python=$$(for p in $${PYTHON:-} python3.11 python3.12 python3; do \
 	    $$p -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && { echo $$p; break; }; \
@@ -42,7 +43,11 @@ $(READY): pyproject.toml constraints.txt
 	echo "setting up $(VENV) with $$($$python --version) (2 to 4 minutes the first time)"; \
 	set -e; $$python -m venv $(VENV); \
 	echo "  torch (CPU)"; $(BIN)/pip install -q --no-compile -c constraints.txt torch; \
-	echo "  everything else"; $(BIN)/pip install -q --no-compile -c constraints.txt -e '.[local,dev]'; \
+	$(BIN)/python -W ignore -c 'import torch._dynamo' & \
+	echo "  everything else"; \
+	{ ! $(BIN)/pip config list | grep -qE '\.(index-url|no-index)=' && $(BIN)/pip install -q --no-compile -c constraints.txt uv && \
+	  $(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[local,dev]'; } || \
+	  $(BIN)/pip install -q --no-compile -c constraints.txt -e '.[local,dev]'; \
 	echo "  compiling what a study imports"; \
 	$(BIN)/python -m compileall -q $(VENV)/lib/python3*/site-packages/{prefect,sqlalchemy,alembic,fastapi,pydantic,rich} & \
 	$(BIN)/python -c 'from importlib import import_module; from research.runs.launcher import PRELOADED; [*map(import_module, PRELOADED["local"])]'; \
