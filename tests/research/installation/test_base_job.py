@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable
@@ -28,8 +29,8 @@ from research.installation.base_job import (
 )
 from research.installation.tiny_model import WEIGHTS, prepare_model
 from swarm.errors import InvalidRequest
-from swarm.job import Job, PathModel
-from swarm.models import folder_hash
+from swarm.job import Job, PathModel, TinyModel
+from swarm.models import folder_hash, tiny_hash
 from tests.research.model_folders import model_at
 
 
@@ -218,6 +219,15 @@ def test_a_maker_that_is_killed_is_started_again(maker: Maker, tmp_path: Path) -
     assert prepare_model(Job(), tmp_path, said.append)["sha256"]
     assert len(count.read_text().split()) == 3
     assert sum("signal 9" in line and "warm start 3/4" in line for line in said) == 2
+
+
+def test_a_model_that_is_there_is_hashed_and_nothing_is_started(maker: Maker, tmp_path: Path) -> None:
+    count = maker("exit 2")
+    (folder := tmp_path / tiny_hash(TinyModel(), "guess")).mkdir()
+    (folder / WEIGHTS).write_bytes(b"weights")
+    made = prepare_model(Job(environment="guess"), tmp_path, lambda line: None)
+    assert made["sha256"] == hashlib.sha256(b"weights").hexdigest()
+    assert not count.exists()
 
 
 def test_a_maker_that_is_always_killed_is_given_up_with_the_reason_of_each_try(maker: Maker, tmp_path: Path) -> None:
