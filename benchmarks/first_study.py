@@ -8,8 +8,8 @@
 
 It runs `ajet research --rounds 1 --looks 1` (every seed, whatever the first ones say) in an empty folder of its own,
 then reads the study's event log and the outcome files of its runs. Clients are plain processes, as on a machine without
-an engine, unless AJET_SANDBOX=docker is set. With --model it runs `ajet research "" --model NAME` as it stands; with
---json both stand in one file, each with its commit and day.
+an engine, unless AJET_SANDBOX=docker is set; the tiny model is made, unless AJET_MODEL_CACHE=1 is set. With --model it
+runs `ajet research "" --model NAME` as it stands; with --json both stand in one file, each with its commit and day.
 Then one of its runs is made again, alone, forked and started (`sandboxes/preload.py`), for the seconds of a core that
 its processes take.
 Goals: the study is concluded within 15 minutes (of a pretrained model: 10), with a first verdict within 4; every
@@ -73,7 +73,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ajet-first-study-") as folder:
         home = Path(folder) / ".ajet"
         began = time.monotonic()
-        environment = {"AJET_SANDBOX": "process", **os.environ, "AJET_HOME": str(home), "WANDB_MODE": "offline"}
+        usual = {"AJET_SANDBOX": "process", "AJET_MODEL_CACHE": "0"}
+        environment = {**usual, **os.environ, "AJET_HOME": str(home), "WANDB_MODE": "offline"}
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         total = time.monotonic() - began
         own = Home(home, f"sqlite:///{home / 'ajet.db'}")
