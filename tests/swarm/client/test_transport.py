@@ -95,6 +95,28 @@ async def test_a_bundle_is_cut_once_nobody_waits_for_any_of_it() -> None:
     assert heads[0].startswith(b"POST /bundle ")
 
 
+async def test_what_is_asked_while_others_are_answered_goes_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "GATHER_S", 0.1)
+    heads, over = asyncio.Queue[bytes](), asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.put_nowait(await reader.read(65536))
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with asyncio.timeout(60), server, Transport(url) as client:
+        asked = [asyncio.create_task(client.share("/episodes", "key", "{}", own=False))]
+        assert (await heads.get()).startswith(b"POST /episodes ")
+        for _ in range(3):
+            asked.append(asyncio.create_task(client.share("/episodes", "key", "{}", own=False)))
+            await asyncio.sleep(0)
+        assert (await heads.get()).count(b'"path"') == 3
+        over.set()
+        assert {type(lost) for lost in await asyncio.gather(*asked, return_exceptions=True)} == {Unreachable}
+
+
 def test_the_kernel_notices_within_two_minutes_that_the_other_side_is_gone() -> None:
     with transport._keepalive_socket((socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("", 0))) as made:
         assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

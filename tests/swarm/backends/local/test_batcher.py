@@ -157,6 +157,23 @@ def test_answers_are_computed_once_while_they_go_alike_and_go_on_from_their_own(
         models.assert_forced(policy, turn)
 
 
+def test_answers_are_fed_beside_short_prompts_and_without_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = models.make_policy()
+    monkeypatch.setattr(batcher_module, "_TINY", sum(weight.numel() for weight in policy.model.parameters()))
+    batcher, fed = _batcher(policy, positions=600), _count_fed(policy, monkeypatch)
+    turns = models.generate(batcher, [[1, 2, 3, 4]], 9, steps=1)
+    for prompt, forwards in (([4, 3, 2], 1), ([1] * 400, 2)):
+        turns.append(Generation(prompt, Sampling(max_tokens=3)))
+        batcher.add(turns[-1])
+        before = len(fed)
+        assert set(batcher.step()) >= {turns[0], turns[-1]}
+        assert len(fed) - before == forwards
+    while batcher.busy:
+        batcher.step()
+    for turn in turns:
+        models.assert_forced(policy, turn)
+
+
 def test_several_revisions_are_all_followed_and_each_token_bears_its_version() -> None:
     policy = models.make_policy()
     batcher = _batcher(policy)
