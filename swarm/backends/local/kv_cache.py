@@ -94,6 +94,8 @@ class SlotTable:
 
     def find_leader(self, slot: int) -> tuple[int, int] | None:
         """Return an older busy row that will hold much of what `slot` still lacks, and how many of its tokens."""
+        if self.known[slot] - 1 - self.cached[slot] < _WAIT_PAYS:
+            return None
         shared = self._common_prefixes(self._ids[slot, : self.known[slot] - 1])
         shared[~self.busy | (self._used >= self._used[slot])] = 0
         longest = int(shared.max())
