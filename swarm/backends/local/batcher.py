@@ -319,9 +319,7 @@ class Batcher:
         seen = int(self._table.cached[np.append(rows, answers)].max()) + longest
         padded = int((longest - lengths).sum()) + answers.size * (longest - 1)
         copied = answers.size * seen * self._kept_bytes * _FLOPS_PER_BYTE
-        return (
-            padded * self._weights + copied <= _WASTE * _TINY and (rows.size + answers.size) * longest <= _FORWARD
-        )
+        return padded * self._weights + copied <= _WASTE * _TINY and (rows.size + answers.size) * longest <= _FORWARD
 
     def _move_answers_to_front(self) -> None:
         lacks_one = self._table.count_missing() == 1
