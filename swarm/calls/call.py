@@ -93,12 +93,12 @@ class Call:
         self._episode = episode
         self._plan = plan
         self._agent = agent
-        self._answers = [
+        self._answers: Sequence[AnswerGeneration] = [
             AnswerGeneration(backend, prompt, plan.for_choice(choice), f"{self.name}.{choice}", choice, episode.id)
             for choice in range(n)
         ]
         self._pieces: list[SampledPiece] = []
-        self._nodes: list[Node] = []
+        self._nodes: Sequence[Node] = ()
         self._replies: Sequence[Reply] = ()
         self._error: BaseException | None = None
         self._clients = 0
@@ -183,7 +183,6 @@ class Call:
                 for node, answer in zip(self._nodes, self._answers, strict=True):
                     self._episode.tree.keep(answer.prompt, node, answer.message)
                 self._finish(CallState.SERVED)
-                self._nodes, self._answers = [], []  # the reply is all that a call is remembered for
         finally:
             self._takers -= 1
         return self._replies
@@ -243,7 +242,7 @@ class Call:
         try:
             await self._registry.store.write(*(CallCaptured(self._episode.id, node) for node in self._nodes))
         except SwarmError:
-            self._nodes = []
+            self._nodes = ()
             raise
         self._reach(CallState.CAPTURED)
         self._wake()
@@ -260,8 +259,8 @@ class Call:
         if self._nodes:
             self._registry.store.note(*(CallWithdrawn(self._episode.id, node) for node in self._nodes))
             self._registry.counts["calls_withdrawn"] += 1
-        self._finish(CallState.FAILED, error)
         self._task.cancel()
+        self._finish(CallState.FAILED, error)
 
     def _finish(self, state: CallState, error: BaseException | None = None) -> None:
         self.state, self._error, self.over_at = state, error, asyncio.get_running_loop().time()
@@ -271,6 +270,8 @@ class Call:
         self._registry.counts["tokens_beyond_end"] += sampled - sum(len(answer.ids) for answer in self._answers)
         self._leave()
         self._wake()
+        self._nodes = self._answers = ()
+        del self._task, self._plan, self._episode  # the reply is all that a call is remembered for
 
     def _enter(self) -> None:
         self._registry.leases.touch(self._episode)
@@ -288,7 +289,7 @@ class Call:
         for waiting in self._waiting:
             if not waiting.done():  # its task was cancelled
                 waiting.set_result(None)
-        self._waiting = []
+        self._waiting.clear()
 
     async def _wait_for_change(self) -> None:
         if self._error is None:

@@ -155,7 +155,9 @@ class StepReader(Reader):
         return self._advance(over=False)
 
     def finish(self) -> Sequence[Piece]:
-        return self._advance(over=True)
+        pieces = self._advance(over=True)
+        del self._step  # a method of this reader, which would be garbage
+        return pieces
 
     def _advance(self, *, over: bool) -> Sequence[Piece]:
         while self._step(over):

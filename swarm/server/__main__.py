@@ -33,7 +33,7 @@ from swarm.server.reading import answer_lines
 from swarm.server.routes import make_app
 from swarm.server.service import SwarmServer, default_store
 from swarm.store.database import check_store
-from swarm.training.loop import collect_rarely
+from swarm.training.loop import collect_new, collect_rarely
 from swarm.wire import ServerState
 
 SHORTEST_TOKEN = 32
@@ -64,7 +64,9 @@ class _Uvicorn(uvicorn.Server):
             self._resuming = asyncio.create_task(self._resume())
 
     async def on_tick(self, counter: int) -> bool:
-        """Write the tokens of roles anew each day: they live for ROLE_LIFE_S, and a server may for longer."""
+        """Look for garbage, and write the tokens of roles anew each day: they live for ROLE_LIFE_S, and a server may
+        for longer."""
+        collect_new()
         if counter == 0:
             try:
                 self._server.keys.write_tokens(self._address.with_name("tokens.json"))

@@ -41,17 +41,23 @@ from swarm.training.metrics import EngineWork, FlatRewards, Pace, Stopwatch, bat
 from swarm.training.trackers import Tracker, TrackerThread
 from swarm.wire import AwaitedAdvantages, EvaluationSummary, GivenAdvantages, ServerState, Stillness
 
-YOUNG, MIDDLE, ALL = 2_000, 5, 10_000
-"""Thresholds of garbage collection; all are looked at after a hundred million objects without a quiet moment."""
-WORTH = 100
-"""Looks at the middle ones (a million objects) after which a quiet moment is used."""
+WORTH, ALL = 1_000, 36_000
+"""Quiet moments after which one is used to look at all objects, and looks at the new ones (ten a second) after which
+all are looked at without a quiet moment."""
 
 
 def collect_rarely() -> None:
-    """Leave what is there now alone for ever, and look at the rest as this module says; for a server's process."""
+    """Leave what is there now alone for ever, and the rest to `collect_new` and to quiet moments; for a server's
+    process. Python itself looks once so many more objects were made than freed: where calls are forgotten as fast as
+    they come the new ones pile up unseen, and one look takes as long as hundreds of calls."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG, MIDDLE, ALL)
+    gc.disable()
+
+
+def collect_new() -> None:
+    """Free the garbage among the objects that were made since the last look; called ten times a second."""
+    gc.collect(2 if gc.get_count()[1] >= ALL else 0)
 
 
 def summarise_evaluation(step: int, outcomes: Sequence[tuple[float, bool | None]]) -> EvaluationSummary:
@@ -272,8 +278,7 @@ class Training:
             self.updating = True
             advantages = await self._ask_advantages(groups) if self.job.external_advantages else None
             watch.lap("gen")
-            if gc.get_count()[2] >= WORTH:  # nobody waits for an answer now
-                gc.collect()
+            gc.collect(2 if gc.get_count()[2] >= WORTH else 1)  # nobody waits for an answer now
             spent = StepMeasured(self.step + 1, watch.metrics())
             scheduled = BatchScheduled(spent.step, tuple(sample.episode for sample in list_samples(groups)), advantages)
             streams = self.rollout.groups.streams
