@@ -46,7 +46,6 @@ DOUBT_S = 20.0
 RESTARTED = "server_restarted"
 """Why episodes that were open at a restart are fenced."""
 T = TypeVar("T")
-_NUMBER = sa.update(TRAININGS).where(TRAININGS.c.id == sa.bindparam("of"))
 
 
 @dataclass(slots=True, eq=False)
@@ -194,7 +193,9 @@ class Store(reading.EpisodeReader):
             connection = self._connect(full=any(map(must_survive_power_loss, changes)))
             with connection.begin() as transaction:
                 self._rows.write(connection, changes)
-                connection.execute(_NUMBER, {"of": self._training, "written": self._written + 1})
+                mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
+                number = f"UPDATE {TRAININGS.name} SET written = {mark} WHERE id = {mark}"
+                connection.exec_driver_sql(number, (self._written + 1, self._training))
                 committing = True
                 transaction.commit()
         except Exception:
