@@ -79,7 +79,13 @@ class Node:
 
     def path_bytes(self) -> bytes:
         """Return the packed ids from the root through this call."""
-        return b"".join([part for node in self.path() for part in node.packed[:2]])
+        parts: list[bytes] = []
+        node: Node | None = self
+        while node is not None:
+            kept = vars(node)
+            parts += kept["_sampled"], kept["_context"]
+            node = node.parent
+        return b"".join(reversed(parts))
 
     def path_ids(self) -> list[int]:
         return list(unpack("i", self.path_bytes()))

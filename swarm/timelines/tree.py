@@ -340,12 +340,12 @@ def select_anchors(known: Sequence[Message]) -> Sequence[Message]:
     if len(answers) <= _LAST_TURNS + 1:
         return known
     asked = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else -1
-    thoughts = [
+    thoughts = (
         place
-        for place in answers
+        for place in reversed(answers)
         if known[place].get("reasoning_content") or "</think>" in str(known[place].get("content"))
-    ]
-    thought = thoughts[-1] if thoughts else -1
+    )
+    thought = next(thoughts, -1)
     kept = {
         *range(len(answers) - _LAST_TURNS, len(answers)),
         *(bisect(answers, place) - 1 for place in (asked, thought)),

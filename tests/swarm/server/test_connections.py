@@ -21,8 +21,11 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from swarm.backends.protocols import DiskFull
+from swarm.calls.generation import AnswerGeneration
+from swarm.calls.prompts import SamplingPlan
 from swarm.errors import InvalidRequest, NotFound
 from swarm.job import Job
+from swarm.rendering.tagged import TaggedReader
 from swarm.rollout.keys import Keys
 from swarm.server import model_export
 from swarm.server.bundle import BundleAnswer
@@ -140,7 +143,8 @@ async def test_nothing_of_a_request_that_is_over_is_left_for_the_collector(serve
         headers = {"authorization": f"Bearer {served.admin}"}
         async with served.http.post(f"{served.url}/bundle", json={"requests": [call]}, headers=headers) as told:
             assert json.loads(await told.text())["status"] == 200
-        return sum(type(each) in (RequestResponseCycle, BundleAnswer) for each in gc.get_objects())
+        kinds = (RequestResponseCycle, BundleAnswer, AnswerGeneration, SamplingPlan, TaggedReader)
+        return sum(type(each) in kinds for each in gc.get_objects())
 
     gc.collect()
     gc.disable()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from swarm.environments.play import pending_evaluations, require_version
 from swarm.errors import EngineUnavailable, InvalidRequest, ServerFailed, Unreachable
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.training.loop import evaluation_metrics, parse_evaluation, summarise_evaluation
+from swarm.training.loop import collect_new, evaluation_metrics, parse_evaluation, summarise_evaluation
 from swarm.wire import EvaluationSummary
 from tests.golden import assert_golden
 from tests.swarm.server.support import Clock, RecordingTracker, Served, eventually, job, serving
@@ -372,3 +374,18 @@ async def test_an_evaluation_is_one_clients_whoever_else_evaluates(tmp_path: Pat
 async def said(episode: Episode[Any]) -> float:
     await episode.chat([{"role": "user", "content": "hi"}])
     return 0.5
+
+
+def test_a_look_at_what_is_new_frees_its_cycles() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.own = self
+
+    gc.collect()
+    gc.disable()
+    try:
+        new = weakref.ref(Cycle())
+        collect_new()
+        assert new() is None
+    finally:
+        gc.enable()
