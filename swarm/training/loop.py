@@ -4,8 +4,8 @@ A batch is settled in the store before the learner sees it and consumed once its
 training loads its newest checkpoint and learns the batches settled since, in order: each sample is in the weights once.
 The tracker is told of every step again from the first. After `evaluate_after` or `eval_every` the next step waits for
 the evaluation, whose outcome is written before the next step. A store or disk that is full for now holds a step up
-(`waiting`); any other failure ends in FAILED with the reason. Full garbage collections run between rollout and update, as
-one walks all captured tokens while every call waits.
+(`waiting`); any other failure ends in FAILED with the reason. Full garbage collections run between rollout and update,
+as one walks all captured tokens while every call waits.
 """
 
 from __future__ import annotations
