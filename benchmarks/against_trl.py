@@ -181,7 +181,7 @@ def real(arguments: argparse.Namespace) -> int:
         print(f"expected a model; {reason}")
         return 2
     model, around, missed = model_folder(arguments.model), circumstances(arguments), list[str]()
-    at = {name: around[name] for name in ("date", "commit", "quick", "machine")} | {"trl": version("trl")}
+    at = {name: around[name] for name in ("date", "commit", "quick", "machine")} | {"TRL": version("trl")}
     figures = {"environments": {}, **around, **earlier("against_trl")}
     figures["note"] = f"A pretrained model: python benchmarks/against_trl.py --model {NAME} --json"
     before = figures.get("real model", {})
