@@ -30,7 +30,6 @@ PRAGMAS = [
     "busy_timeout=10000",
     "journal_mode=WAL",
     "synchronous=NORMAL",
-    "wal_autocheckpoint=16384",  # long before, the store's own thread brought nearly all of the log into the file
     "journal_size_limit=67108864",  # a log that grew during a long reading is cut again
 ]
 """What each new SQLite connection is told."""

@@ -26,7 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from swarm.errors import StoreRefused, StoreUnavailable
 from swarm.job import Job
 from swarm.store import database, reading, retention
-from swarm.store.changes import CallCaptured, Change, CheckpointSaved, EpisodeClosed, RowWriter, must_survive_power_loss
+from swarm.store.changes import Change, CheckpointSaved, EpisodeClosed, RowWriter, must_survive_power_loss
 from swarm.store.database import error_message, open_database, opening, redacted_url
 from swarm.store.tables import EPISODES, TRAININGS
 
@@ -38,8 +38,6 @@ NOTES_KEPT = 16_384
 """Most requests without anyone waiting that are kept while the database takes nothing; with more, it is broken."""
 CLOSINGS = 1000
 """Closings after which to look for garbage, if no checkpoint comes first."""
-LOGGED = 512
-"""Changes, groups, and pages of tokens after which SQLite's log, then some megabytes, is brought into its file."""
 RETRY_S = 0.5
 """Seconds between tries to write kept notes while nothing else comes."""
 DOUBT_S = 20.0
@@ -78,8 +76,6 @@ class Store(reading.EpisodeReader):
         self._synchronous = "NORMAL"
         self._garbage = True  # what a restart left
         self._closings = 0  # since it last looked for garbage
-        self._logged = 0
-        self._checkpoint: threading.Thread | None = None
         self._failing = False
         self._stopping = False
         with engine.connect() as connection:
@@ -150,8 +146,6 @@ class Store(reading.EpisodeReader):
             if group or self._notes:
                 self._write_group([*self._notes, *group])
             self._collect_garbage()
-        if self._checkpoint is not None:
-            self._checkpoint.join()
         self._disconnect()
 
     def _write_group(self, items: Sequence[WriteRequest]) -> Exception | None:
@@ -213,18 +207,6 @@ class Store(reading.EpisodeReader):
         self._closings += sum(isinstance(change, EpisodeClosed) for change in changes)
         if self._closings >= CLOSINGS or any(isinstance(change, CheckpointSaved) for change in changes):
             self._garbage, self._closings = True, 0
-        tokens = sum(sum(map(len, each.node.packed)) for each in changes if isinstance(each, CallCaptured))
-        self._logged += 1 + len(changes) + tokens // 4096
-        if self._logged >= LOGGED and (self._checkpoint is None or not self._checkpoint.is_alive()):
-            self._logged = 0
-            self._checkpoint = threading.Thread(target=self._empty_log, name="store-checkpoint", daemon=True)
-            self._checkpoint.start()
-
-    def _empty_log(self) -> None:
-        """Bring SQLite's log into its file, beside what is written meanwhile: done by a group, its calls would wait."""
-        if self._engine.dialect.name == "sqlite":
-            with contextlib.suppress(SQLAlchemyError), self._engine.connect() as connection:  # the next one does it
-                connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _connect(self, *, full: bool) -> sa.Connection:
         if self._connection is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -228,15 +227,6 @@ async def test_what_must_stand_through_a_loss_of_power_is_synced_and_a_call_is_n
         await store.write(change)
         await store.write(began("c"))
     assert seen == levels
-
-
-async def test_a_long_log_is_brought_into_the_file_while_the_store_is_open(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as (store, _):
-        await store.write(began("e"), *(CallCaptured("e", node(place)) for place in range(writer.LOGGED)))
-        assert store._checkpoint is not None
-        store._checkpoint.join()
-        shutil.copy(sqlite_url.removeprefix("sqlite:///"), file := sqlite_url.removeprefix("sqlite:///") + ".copy")
-    assert execute(f"sqlite:///{file}", "SELECT count(*) FROM nodes") == [(writer.LOGGED,)]
 
 
 async def test_a_commit_that_arrived_though_the_connection_broke_is_no_failure(sqlite_url: str) -> None:
