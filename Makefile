@@ -45,7 +45,7 @@ $(READY): pyproject.toml constraints.txt
 	echo "  torch (CPU)"; $(BIN)/pip install -q --no-compile -c constraints.txt torch; \
 	$(BIN)/python -W ignore -c 'import torch._dynamo' & \
 	echo "  everything else"; \
-	{ ! $(BIN)/pip config list | grep -qE '\.(index-url|no-index)=' && $(BIN)/pip install -q --no-compile -c constraints.txt uv && \
+	{ ! $(BIN)/pip config list | grep -qE '\.((extra-)?index-url|no-index|find-links|constraint|proxy)=' && $(BIN)/pip install -q --no-compile -c constraints.txt uv && \
 	  $(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[local,dev]'; } || \
 	  $(BIN)/pip install -q --no-compile -c constraints.txt -e '.[local,dev]'; \
 	echo "  compiling what a study imports"; \

@@ -75,6 +75,7 @@ FINAL_WAIT_S = 2.0
 INHERITED = (
     "PATH", "HOME", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH",
     "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE",
+    "XDG_CACHE_HOME", "AJET_MODEL_CACHE",
 )  # fmt: skip
 """All that a command inherits of the controller's environment: nothing secret, no API key, no token."""
 

@@ -412,26 +412,28 @@ _SUM, _CACHED_BYTES = "sha256", 32 << 20
 def find_tiny(spec: TinyModel, environment: str, models: Path) -> Path | None:
     """Return the model's folder under `models`, copied out of the user's cache if need be; None if it is to be made."""
     folder, cached = tiny_folder(spec, environment, models), _cached_folder(spec, environment)
-    if folder.is_dir() or cached is None or not cached.is_dir():
+    if folder.is_dir() or cached is None or not os.path.isdir(cached):  # Path's own raises where it may not look
         return folder if folder.is_dir() else None
 
     def copy(scratch: Path) -> None:
         shutil.copytree(cached, scratch, dirs_exist_ok=True)
-        if folder_hash(scratch).encode() != (scratch / _SUM).read_bytes():
-            raise OSError(f"expected the model in {cached} as it was kept, found it changed: it is made again")
+        kept = scratch / _SUM
+        if not kept.is_file() or folder_hash(scratch).encode() != kept.read_bytes():
+            raise ValueError(f"expected the model in {cached} as it was kept, found it changed: it is made again")
 
     try:
         return fill_once(folder, copy)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         _log.warning("event=model_not_copied reason=%r", str(error))
-        shutil.rmtree(cached, ignore_errors=True)  # so that the next one made takes its place
+        if isinstance(error, ValueError):
+            shutil.rmtree(cached, ignore_errors=True)  # so that the next one made takes its place
         return None
 
 
 def keep_tiny(folder: Path, spec: TinyModel, environment: str) -> Path:
     """Copy a model that was made into the user's cache, if possible, and return its folder."""
     cached = _cached_folder(spec, environment)
-    if cached and not cached.is_dir() and sum(path.stat().st_size for path in folder.iterdir()) <= _CACHED_BYTES:
+    if cached and not os.path.isdir(cached) and sum(path.stat().st_size for path in folder.iterdir()) <= _CACHED_BYTES:
         try:
             (folder / _SUM).write_text(folder_hash(folder))
             fill_once(cached, lambda scratch: shutil.copytree(folder, scratch, dirs_exist_ok=True))

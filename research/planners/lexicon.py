@@ -146,7 +146,10 @@ _OURS = tuple(
 """What the environment of `--env` is called."""
 _ORDINARY = {"words"}
 """Names of environments that a topic may hold without meaning them: `in other words`."""
-_AROUND = (("in ", ""), ("on ", ""), ("play ", ""), ("plays ", ""), ("", " game"), ("", " environment"), ("", " task"))
+_AROUND = (
+    ("in ", ""), ("on ", ""), ("for ", ""), ("at ", ""), ("with ", ""), ("play ", ""), ("plays ", ""),
+    ("environment ", ""), ("", " game"), ("", " environment"), ("", " task"), ("", " benchmark"),
+)  # fmt: skip
 _PLACED = {False: (("", ""),), True: _AROUND}
 """What stands around the name of an environment that is meant."""
 _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?"

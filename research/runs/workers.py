@@ -212,8 +212,9 @@ def play_arguments(spec: AttemptSpec, role: Role, *, server: str, out: str) -> t
     bounds = ("--seed", str(seed), "--timeout", f"{limit_s:g}", *knobs)
     common = ("--environment", environment_of(spec, role), "--server", server, *bounds)
     if role == "client":
-        # of a game a turn costs nothing: while half of the plays are at the engine, the others' bundles fill
-        most = spec.job.max_concurrency * (1 if is_custom(run.environment) else 2)
+        # of a game a turn costs nothing: while half of the plays are at the engine, the others' bundles fill; with
+        # staleness, more at once would be older
+        most = spec.job.max_concurrency * (1 if is_custom(run.environment) or spec.job.max_staleness else 2)
         concurrency = max(spec.job.max_concurrency, min(most, spec.job.episodes_per_step))
         code = [(slot, source) for slot, source in run.sources.items() if is_expression(source)]
         expressions = (word for slot, source in code for word in ("--slot", f"{slot}={source}"))

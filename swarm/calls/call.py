@@ -249,7 +249,7 @@ class Call:
 
     def _reach(self, state: CallState) -> None:
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)  # who it was raised to before would be kept with it
         self.state = state
 
     def interrupt(self, error: SwarmError) -> None:
@@ -297,7 +297,7 @@ class Call:
             self._waiting.append(change)
             await change
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)
 
 
 def _check_room(prompt: Prompt, plan: SamplingPlan, job: Job) -> None:

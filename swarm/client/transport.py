@@ -35,9 +35,9 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_US
 """Seconds of silence before the other side's kernel is asked, between two questions, and questions without answer; and
 milliseconds for which what was sent may be unacknowledged, during which it is not asked (else a quarter of an hour)."""
 
-GATHER_S = 0.008
-"""How long a request waits for others while a bundle is being answered: the server has work, and each bundle costs it
-and the client as much as some calls do."""
+GATHER_S, WORTH_GATHERING = 0.008, 8
+"""How long a request waits for others, while so many and more are being answered: the server has work, and each bundle
+costs it and the client as much as some calls do."""
 MOST_BUNDLE_BYTES = 256 * 1024
 """Bytes of the bodies of a bundle; what is larger goes alone."""
 
@@ -59,7 +59,8 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
         self._due: dict[str, list[_Bundled]] = {}
         self._sending = 0
-        """Bundles that are not wholly answered."""
+        """Requests under way, those of bundles that are not wholly answered."""
+        self._gathering: asyncio.Handle | None = None
 
     async def __aenter__(self) -> Self:
         self.open()
@@ -77,7 +78,12 @@ class Transport:
         return self._session
 
     async def close(self) -> None:
-        """Close all connections; safe to call twice."""
+        """Close all connections, and tell who is still gathering that nobody is reached; safe to call twice."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+        due, self._due = self._due, {}
+        for each in (each for shared in due.values() for each in shared):
+            _settle(each, self._unreachable(aiohttp.ClientConnectionError("closed")))
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -99,12 +105,13 @@ class Transport:
 
     async def share(self, path: str, key: str, body: str, *, own: bool = True) -> Any:
         """Do as `call` by POST, in one request (`swarm.wire.Bundle`) with all that is shared in the same turn of the
-        event loop, or within GATHER_S while others are answered; `own`: the key is for this one alone. Where a caller
+        event loop, or within GATHER_S while many are answered; `own`: the key is for this one alone. Where a caller
         is cancelled, the server goes on with what it asked until the others of the bundle are over."""
         asked = _Bundled(path, key if own else None, body, asyncio.get_running_loop().create_future())
         if not self._due:
             loop = asyncio.get_running_loop()
-            loop.call_later(GATHER_S, self._flush) if self._sending else loop.call_soon(self._flush)
+            few = self._sending < WORTH_GATHERING
+            self._gathering = loop.call_soon(self._flush) if few else loop.call_later(GATHER_S, self._flush)
         self._due.setdefault("" if own else key, []).append(asked)
         return await asked.answer
 
@@ -125,7 +132,7 @@ class Transport:
 
     async def _send(self, key: str, bundle: Sequence[_Bundled]) -> None:
         error: Exception = self._unreachable(aiohttp.ClientPayloadError())
-        self._sending += 1
+        self._sending += len(bundle)
         try:
             if len(bundle) == 1:
                 _settle(bundle[0], await self.call("POST", bundle[0].path, key, bundle[0].body.encode()))
@@ -138,7 +145,7 @@ class Transport:
         except (ValueError, LookupError, TypeError):
             error = UnknownAnswer(f"expected a swarm server at {self.url}; found something else that answers there")
         finally:
-            self._sending -= 1
+            self._sending -= len(bundle)
             for each in bundle:
                 _settle(each, error)
 

@@ -49,7 +49,6 @@ _LONGEST = 256
 class _HarmonyReader(StepReader):
     def __init__(self, opening: str, tools: bool) -> None:
         super().__init__(self._between)
-        self._words = partial(self._stream, Words)
         self._tools = tools
         self._raw = ""  # the present message's header, as it was sampled
         self._name = ""
@@ -57,6 +56,9 @@ class _HarmonyReader(StepReader):
         self._prompted = opening
         if _MESSAGE in opening:
             self._enter(opening)
+
+    def _words(self, over: bool) -> bool:
+        return self._stream(Words, over)
 
     def _between(self, over: bool) -> bool:
         text = self._text

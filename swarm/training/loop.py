@@ -41,7 +41,7 @@ from swarm.training.metrics import EngineWork, FlatRewards, Pace, Stopwatch, bat
 from swarm.training.trackers import Tracker, TrackerThread
 from swarm.wire import AwaitedAdvantages, EvaluationSummary, GivenAdvantages, ServerState, Stillness
 
-WORTH, ALL = 1_000, 36_000
+WORTH, ALL = 50, 36_000
 """Quiet moments after which one is used to look at all objects, and looks at the new ones (ten a second) after which
 all are looked at without a quiet moment."""
 

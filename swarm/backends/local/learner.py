@@ -152,14 +152,17 @@ class LocalLearner(PolicyLearner):
     def _compute_logprobs(self, rows: Sequence[Row], *, reference: bool = False) -> Iterator[tuple[Row, Tensor]]:
         policy = self._reference if reference else self.policy
         assert policy is not None
-        return compute_logprobs(policy, self._layout.micro_batches(rows), self._job.temperature)
+        micros = self._layout.micro_batches(rows)
+        self._layout.count(micros)
+        return compute_logprobs(policy, micros, self._job.temperature)
 
     def _begin_steps(self, *, undoable: bool) -> None:
         self._before = self._optimizer.snapshot() if undoable else None
 
     def _gradient(self, rows: Sequence[Row], weights: Sequence[float], update: PolicyUpdate) -> None:
         moving, still = self._lay_out(rows, update)
-        self._fill_sequences(rows, weights, update, spread=len(moving) + len(still) > 1)
+        self._layout.count([*moving, *still])
+        self._fill_sequences(rows, weights, update, spread=max(len(moving), len(still)) > 1)
         self._optimizer.begin()
         for micro in moving:
             with self.policy.lock.reading():
@@ -172,13 +175,13 @@ class LocalLearner(PolicyLearner):
     def _lay_out(self, rows: Sequence[Row], update: PolicyUpdate) -> tuple[list[MicroBatch], list[MicroBatch]]:
         """Return micro-batches to learn from, and those whose gradient is zero: of episodes no better or worse than
         their group, where that saves more than what both hold is fed twice for."""
-        every = list(self._layout.micro_batches(rows))
+        every = self._layout.micro_batches(rows)
         moved = {row.episode for row in rows if _moves(row, update.advantages)}
         parts = [[row for row in rows if (row.episode in moved) is moves] for moves in (True, False)]
         few = len(parts[1]) < len(rows) * _FEW
         if not parts[0] or few or self._job.kl_coef > 0 or self._job.entropy_coef > 0:
             return every, []
-        moving, still = (list(self._layout.micro_batches(part)) for part in parts)
+        moving, still = map(self._layout.micro_batches, parts)
         whole, learned, read = (sum(micro.tokens for micro in micros) for micros in (every, moving, still))
         return (moving, still) if _PASSES * learned + read < _PASSES * whole else (every, [])
 

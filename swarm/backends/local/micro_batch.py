@@ -30,8 +30,10 @@ from swarm.timelines.node import TrainRow
 class PaddedRows:
     """Rows side by side, padded right with id 0; causal attention keeps the padding from every real token. As of any
     micro-batch: `rows` in the order of their M sampled tokens; `tokens`: ids that are fed to the model, padding
-    included; `places` (M,): the place before each sampled token; `features`: what `policy.head` turns into logits, at
-    some places (U,), by default at those (U, F)."""
+    included; `places` (M,): the place before each sampled token; `shares`: whether rows share ids; `features`: what
+    `policy.head` turns into logits, at some places (U,), by default at those (U, F)."""
+
+    shares = False
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
@@ -157,6 +159,7 @@ class PackedRows:
 
     def __init__(self, branches: Sequence[Branch]) -> None:
         self.rows: Sequence[Row] = [branch.row for branch in branches]
+        self.shares = any(branch.shared for branch in branches)
         self.ids = torch.cat([branch.row.ids[branch.shared :] for branch in branches])
         self.position = torch.cat([torch.arange(branch.shared, len(branch.row.ids)) for branch in branches])
         path = np.empty(max(len(branch.row.ids) for branch in branches), dtype=np.int64)
@@ -225,27 +228,29 @@ class Layout:
             )
         self._chosen: list[bool] = []
 
-    def micro_batches(self, rows: Sequence[Row]) -> Iterator[PaddedRows | PackedRows]:
+    def micro_batches(self, rows: Sequence[Row]) -> list[PaddedRows | PackedRows]:
         if not rows:
-            return
+            return []
         trees = None
         if self._obstacle is None and self._merging in ("auto", "tree"):
             trees = list(split_branches(sort_depth_first(rows), self._tokens))
             ratio = sum(len(row.ids) for row in rows) / sum(branch.added for tree in trees for branch in tree)
             if self._merging == "auto" and ratio < PAYS:
                 trees = None
-        self._chosen.append(trees is not None)
         if trees is not None:
-            yield from map(PackedRows, trees)
-            return
+            return [*map(PackedRows, trees)]
         # rows are padded or, where padding would cost more than attention to each row by itself does, packed
         padded = list(map(PaddedRows, split_rows(rows, self._tokens)))
         padding = sum(micro.tokens for micro in padded) - sum(len(row.ids) for row in rows)
         if self._obstacle is not None or padding <= _PADDING_PER_ROW * len(rows):
-            yield from padded
-        else:
-            alone = [Branch(row, 0) for micro in padded for row in micro.rows]
-            yield from map(PackedRows, split_branches(alone, self._tokens))
+            return [*padded]
+        alone = [Branch(row, 0) for micro in padded for row in micro.rows]
+        return [*map(PackedRows, split_branches(alone, self._tokens))]
+
+    def count(self, micros: Sequence[PaddedRows | PackedRows]) -> None:
+        """Note a layout that is computed: is it of trees?"""
+        if micros:
+            self._chosen.append(any(micro.shares for micro in micros))
 
     def metrics(self) -> Mapping[str, float]:
         chosen, self._chosen = self._chosen, []

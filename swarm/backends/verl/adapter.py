@@ -25,6 +25,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 
 from swarm.algorithms.rows import Tokens
 from swarm.job import Job
@@ -107,6 +109,7 @@ def make_engine(folder: Path, job: Job, device: str) -> Any:
     worker.engine._build_lora_module = build_seeded
     if worker.engine.is_param_offload_enabled:
         _wait_for_moves()
+    _compute_together()
     with enter_mode(worker.engine, nullcontext()):
         worker.reset()
     return worker.engine
@@ -139,6 +142,27 @@ def _wait_for_moves() -> None:
     transformer_impl.offload_fsdp_optimizer = move_moments
 
 
+def _compute_together() -> None:
+    """Have verl compute log-probs of many tokens at once, in fp32: where flash attention is missing it goes token by
+    token, and in the logits' own type."""
+    from verl.workers.engine.fsdp import transformer_impl
+
+    transformer_impl.logprobs_from_logits = logprobs_of
+
+
+_TOGETHER: Final = 512
+
+
+def logprobs_of(logits: Tensor, labels: Tensor, inplace_backward: bool = True) -> Tensor:
+    """Return fp32 log-probs (N,) of `labels` (N,) by logits (N, V), whose fp32 copies are kept for no backward pass."""
+
+    def one(part: Tensor, own: Tensor) -> Tensor:
+        return -cross_entropy(part.float(), own, reduction="none")
+
+    parts = zip(logits.split(_TOGETHER), labels.split(_TOGETHER), strict=True)
+    return torch.cat([checkpoint(one, *each, use_reentrant=False) for each in parts])
+
+
 def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]:
     from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
 
@@ -147,8 +171,7 @@ def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]
         path=str(folder), use_remove_padding=False,
         enable_gradient_checkpointing=job.gradient_checkpointing or device != "cpu",
         lora_rank=job.lora_rank, lora_alpha=job.lora_alpha, target_modules="all-linear",
-        override_config={"attn_implementation": "sdpa"}, use_fused_kernels=True,
-        fused_kernel_options={"impl_backend": "torch"},
+        override_config={"attn_implementation": "sdpa"},
     )  # fmt: skip
     shares = device != "cpu" and job.verl_fields.colocated  # its device is another's between its turns
     computed = "bf16" if job.dtype == "bfloat16" else "fp32"
@@ -156,6 +179,7 @@ def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]
         strategy="fsdp2", model_dtype="fp32",
         mixed_precision={"param_dtype": computed, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
         use_torch_compile=False, param_offload=shares, optimizer_offload=shares, use_dynamic_bsz=False,
+        entropy_checkpointing=True,
     )  # fmt: skip
     optimizer = FSDPOptimizerConfig(
         lr=job.learning_rate, weight_decay=job.weight_decay, betas=(0.9, 0.999), clip_grad=job.max_grad_norm,
@@ -170,7 +194,7 @@ def prepare_batch(batch: TensorDict, job: Job, *, entropy: bool) -> TensorDict:
 
     tensordict_utils.assign_non_tensor(
         batch, temperature=job.temperature, calculate_entropy=entropy, use_remove_padding=False,
-        use_fused_kernels=True, use_dynamic_bsz=False, micro_batch_size_per_gpu=len(batch),
+        use_fused_kernels=False, use_dynamic_bsz=False, micro_batch_size_per_gpu=len(batch),
     )  # fmt: skip
     return batch
 

@@ -20,8 +20,6 @@ from swarm.rendering.messages import BackendError
 _GB: Final = 1e9
 _STATE_BYTES: Final = 16
 """Of a parameter that is trained: fp32 weight, gradient and the two moments of AdamW."""
-_CHUNK: Final = 512
-"""Tokens whose logits verl's fused kernel has at once, in fp32, four times in the backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +27,14 @@ class RankMemory:
     """Bytes that one rank holds at once on its device."""
 
     states: int
-    """Its part of weights, gradients and moments."""
+    """Its part of weights, gradients and moments, with copies that are kept (on a host, where a GPU computes)."""
     gathered: int
     """What it has of the others meanwhile: embeddings and head, and two layers, in the type that computes."""
     activations: int
     """What a backward pass needs of the longest micro-batch."""
     logits: int
+    """Of that micro-batch, three times in the type that computes (scaled by the temperature, and their gradient), and
+    twice in fp32 while their entropy is computed."""
     version: int
     """The largest tensor that is gathered to publish a version."""
 
@@ -101,10 +101,14 @@ def measure_rank(folder: Path, job: Job, *, recomputed: bool) -> RankMemory:
     trained = _adapter_numbers(model, job.lora_rank) if job.lora_rank else whole
     states = trained * _STATE_BYTES + (4 * whole if job.lora_rank else 0)
     vocabulary = model.get_output_embeddings().weight
+    if job.epochs * job.minibatches > 1:  # what an update that fails puts back
+        states += 12 * trained
+    if job.kl_coef > 0 and not job.lora_rank:  # the frozen reference, and the weights while it is in their place
+        states += 8 * whole
     return RankMemory(
         states=states // job.verl_fields.trainers,
         gathered=(whole - within + 2 * within // layers) * dtype.itemsize,
-        activations=activations, logits=4 * _CHUNK * 4 * len(vocabulary),
+        activations=activations, logits=ids.numel() * len(vocabulary) * (3 * dtype.itemsize + 8),
         version=max(weight.numel() for weight in model.parameters()) * (4 + dtype.itemsize),
     )  # fmt: skip
 
@@ -118,11 +122,22 @@ def _adapter_numbers(model: Any, rank: int) -> int:
 
 def require_room(folder: Path, job: Job, device: str | None) -> str:
     """Return what a rank needs of a device, cpu or cuda, and what is there; None: one elsewhere, of which nobody knows.
-    BackendError where it cannot fit."""
-    need = measure_rank(folder, job, recomputed=job.gradient_checkpointing or device != "cpu")
+    BackendError where it cannot fit; a model that torch cannot run without numbers is not counted."""
+    try:
+        need = measure_rank(folder, job, recomputed=job.gradient_checkpointing or device != "cpu")
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        NotImplementedError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        return f"not counted, as its model runs with numbers alone: {type(error).__name__}"
     if device is None:
         return f"{need.describe()} on GPUs; how much those of the cluster have is not known here"
-    share = psutil.virtual_memory().total // job.verl_fields.devices
+    share = psutil.virtual_memory().total // job.verl_fields.trainers  # replicas are small beside them
     there = share if device == "cpu" else torch.cuda.get_device_properties(0).total_memory
     found = f"{need.describe()}; {there / _GB:.1f} GB is there"
     if need.total > there:

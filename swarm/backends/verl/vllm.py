@@ -86,7 +86,7 @@ _ONE_PROCESS: Final = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 bound, which are not bound here: an import of everything, and a message each step."""
 _HEADS_ON_A_CPU: Final = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Sizes of a head that attention on a CPU has kernels for; others fail at the first token."""
-_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
+_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _SLOPED: Final = ("bloom", "step1")
 _LEAST_MASS: Final = 1e-9
 """vLLM takes no top_p of 0, which leaves the likeliest id alone."""
@@ -137,7 +137,7 @@ def require_architecture(folder: Path) -> str:
     """Return the architecture of a model folder; raise BackendError unless the vLLM here serves it, and new weights can
     be given to it. Imports vLLM."""
     found = read_config(folder).get("architectures") or ["none"]
-    if any((text_config(folder).get(name) or 0) > 1 for name in _EXPERTS):
+    if any(text_config(folder).get(name) not in (None, 0, 1) for name in _EXPERTS):
         raise BackendError(
             f"expected a dense model, found {found[0]} with experts in {folder}, whose weights transformers and vLLM "
             "name and pack apart, so that none can be published: choose another model, or backend `local`"

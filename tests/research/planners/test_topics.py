@@ -406,7 +406,8 @@ def test_general_words_mean_what_flags_name_and_no_other(
 @pytest.mark.parametrize(("topic", "named"), [
     ("in other words, does a higher learning rate help?", ()), ("In a word: larger groups on guess", ("guess",)),
     ("do larger groups help with fewer words?", ()), ("do larger groups help in words?", ("words",)),
-    ("larger groups on the words tasks", ("words",)), ("larger groups on last words", ("words",)),
+    ("larger groups on the words tasks", ("words",)), ("larger groups for words", ("words",)),
+    ("larger groups on the words benchmark", ("words",)), ("larger groups on last words", ("words",)),
 ])  # fmt: skip
 def test_an_ordinary_word_names_an_environment_only_where_a_place_is_named(topic: str, named: tuple[str, ...]) -> None:
     assert name_environments(topic) == named

@@ -104,7 +104,7 @@ def test_a_model_that_does_not_heed_the_tree_gets_rows(
 def test_layouts_are_counted() -> None:
     plan = plans.Layout(models.make_policy(), Job())
     for rows in (ALIKE, ALIKE, APART, ALIKE):
-        list(plan.micro_batches(rows))
+        plan.count(plan.micro_batches(rows))
     assert plan.metrics() == {"merge/layout_tree": 0.75}
     assert plan.metrics() == {"merge/layout_tree": 0.0}
 
