@@ -97,6 +97,7 @@ async def test_a_bundle_is_cut_once_nobody_waits_for_any_of_it() -> None:
 
 async def test_what_is_asked_while_others_are_answered_goes_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "GATHER_S", 0.1)
+    monkeypatch.setattr(transport, "WORTH_GATHERING", 1)
     heads, over = asyncio.Queue[bytes](), asyncio.Event()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -115,6 +116,17 @@ async def test_what_is_asked_while_others_are_answered_goes_together(monkeypatch
         assert (await heads.get()).count(b'"path"') == 3
         over.set()
         assert {type(lost) for lost in await asyncio.gather(*asked, return_exceptions=True)} == {Unreachable}
+
+
+async def test_what_still_gathers_when_all_is_closed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "GATHER_S", 3600.0)
+    monkeypatch.setattr(transport, "WORTH_GATHERING", 0)
+    client = Transport("http://127.0.0.1:9")
+    asked = asyncio.create_task(client.share("/episodes", "key", "{}", own=False))
+    await asyncio.sleep(0)
+    await client.close()
+    with pytest.raises(Unreachable):
+        await asked
 
 
 def test_the_kernel_notices_within_two_minutes_that_the_other_side_is_gone() -> None:

@@ -241,3 +241,18 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     monkeypatch.setattr(shutil, "copytree", full)
     keep_tiny(made, SPEC, "guess")
     assert list((tmp_path / "other" / "ajet" / "models").iterdir()) == []
+
+
+def test_a_home_that_cannot_be_written_leaves_the_cache_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    def full(*paths: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    (cached,) = cache.iterdir()
+    before = contents(cached)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copytree", full)
+        assert find_tiny(SPEC, "guess", tmp_path / "next") is None
+    assert contents(cached) == before
+    assert find_tiny(SPEC, "guess", tmp_path / "next") is not None

@@ -55,3 +55,9 @@ def test_what_cannot_fit_is_refused_with_its_parts_and_what_to_do(
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=100_000))
     with pytest.raises(BackendError, match=r"GB a rank \(weights, .*activations .*: ask for more verl.trainers"):
         memory.require_room(folder, job_of(folder), "cpu")
+
+
+def test_a_model_that_runs_with_numbers_alone_is_not_counted_and_not_refused(tmp_path: Path) -> None:
+    folder = models.save_folder(tmp_path / "model")
+    (folder / "config.json").write_text('{"model_type": "nobody knows"}')
+    assert memory.require_room(folder, job_of(folder), "cpu").startswith("not counted")

@@ -186,6 +186,19 @@ def test_a_long_row_does_not_pad_the_short_ones_and_no_rank_is_idle_while_anothe
     assert all(batch["response_mask"].values().any() for own in deal.batches([1.0], [1.0]) for batch in own)
 
 
+def test_log_probs_are_computed_many_at_once_in_fp32_whatever_the_logits_are(adapter: Any) -> None:
+    engines = import_module("verl.workers.engine.fsdp.transformer_impl")
+    assert callable(engines.logprobs_from_logits)
+    logits = torch.randn(1300, _VOCABULARY).bfloat16().requires_grad_()
+    labels = torch.randint(_VOCABULARY, (1300,))
+    expected = logits.float().log_softmax(-1).gather(-1, labels[:, None])[:, 0]
+    found = adapter.logprobs_of(logits, labels)
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, expected, atol=1e-6)
+    gradients = [torch.autograd.grad((each * torch.arange(1300.0)).sum(), logits)[0] for each in (found, expected)]
+    assert torch.allclose(*gradients, rtol=1e-2)
+
+
 @pytest.fixture
 def adapter() -> Any:
     pytest.importorskip("verl", reason="verl is not installed here: `make test-verl` has an environment of its own")
