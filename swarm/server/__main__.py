@@ -39,9 +39,6 @@ from swarm.wire import ServerState
 SHORTEST_TOKEN = 32
 STORE = "AJET_SWARM_STORE"
 """Names the variable with the store's URL: an argument would show its password to everybody on the machine."""
-SWITCH_S = 0.0005
-"""After which a thread that waits for Python's lock gets it: Python's own 5 ms are longer than a call takes, and each
-group of calls waits for the store's thread."""
 LOOKED_AT_S = 0.2
 """Clients take a directory's lock for a moment, to see whether a server lives (`swarm.client.transport`)."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -176,7 +173,6 @@ def _serve(server: SwarmServer, sock: socket.socket, directory: Path, *, idle: b
     for caught in (signal.SIGTERM, signal.SIGINT):
         signal.signal(caught, http.stop_soon)
     collect_rarely()
-    sys.setswitchinterval(SWITCH_S)
     raise_file_limit()
     server.keys.write_tokens(directory / "tokens.json")  # before somebody finds the address
     host, port = sock.getsockname()[:2]
