@@ -60,7 +60,7 @@ PRETRAINED = "of a pretrained model"
 def main() -> int:
     """Run the benchmark; return the exit code."""
     options = parser(__doc__, quick="4 runs instead of all")
-    options.add_argument("--model", metavar="NAME_OR_DIR", help=f"a pretrained model, not the tiny one ({NAME})")
+    options.add_argument("--model", metavar="NAME", help=f"a pretrained model, not the tiny one ({NAME})")
     arguments = options.parse_args()
     command = [sys.executable, "-m", "research", "research", TOPIC, "--json", "--rounds", "1", "--looks", "1"]
     if arguments.quick:
@@ -69,9 +69,11 @@ def main() -> int:
         print(f"expected a model; {reason}")
         return 2
     if arguments.model:
-        command = [*command[:4], "", "--json", "--model", str(model_folder(arguments.model))]
+        command = [*command[:4], "", "--json", "--model", arguments.model]
     with tempfile.TemporaryDirectory(prefix="ajet-first-study-") as folder:
         home = Path(folder) / ".ajet"
+        if arguments.model:
+            shutil.copytree(model_folder(arguments.model), home / "models" / arguments.model)
         began = time.monotonic()
         usual = {"AJET_SANDBOX": "process", "AJET_MODEL_CACHE": "0"}
         environment = {**usual, **os.environ, "AJET_HOME": str(home), "WANDB_MODE": "offline"}
