@@ -124,16 +124,18 @@ def measure(home: Home, total_s: float, *, again: bool = True) -> dict[str, Any]
 
 
 def _parts(events: list[Event], total_s: float, model_s: float) -> dict[str, float]:
-    def at(type_: str, *, last: bool = False) -> float:
+    def at(type_: str, *, last: bool = False, after: float = 0.0) -> float:
         times = [datetime.fromisoformat(event.ts).timestamp() for event in events if event.type == type_]
-        return times[-1 if last else 0]
+        return times[-1] if last else next(moment for moment in times if moment > after)
 
     verdict = {"of it: to the first verdict": round(at("verdict.computed") - at("study.created"), 1)}
+    locked = at("design.locked")
+    first = at("attempt.launched", after=locked)
     marks = {
-        "plan and lock": at("design.locked") - at("study.created"),
-        "wait for a first run": at("attempt.launched") - at("design.locked") - model_s,
+        "plan, run without learning, and lock": locked - at("study.created") - model_s,
         "make the model": model_s,
-        "train and evaluate": at("run.collected", last=True) - at("attempt.launched"),
+        "wait for a first run": first - locked,
+        "train and evaluate": at("run.collected", last=True) - first,
         "judge and report": at("report.built") - at("run.collected", last=True),
     }
     rest = total_s - sum(marks.values())
