@@ -27,7 +27,7 @@ class RankMemory:
     """Bytes that one rank holds at once on its device."""
 
     states: int
-    """Its part of weights, gradients and moments, with copies that are kept (on a host, where a GPU computes)."""
+    """Its part of weights, gradients and moments, and where its device is the host of copies of them."""
     gathered: int
     """What it has of the others meanwhile: embeddings and head, and two layers, in the type that computes."""
     activations: int
@@ -68,8 +68,9 @@ def _attend(_: Any, query: Tensor, key: Tensor, value: Tensor, *__: Any, **___: 
     return found.transpose(1, 2).contiguous(), None
 
 
-def measure_rank(folder: Path, job: Job, *, recomputed: bool) -> RankMemory:
-    """Return what a rank needs to train the model of a folder, layers `recomputed` in the backward pass or not."""
+def measure_rank(folder: Path, job: Job, *, recomputed: bool, copies: bool = False) -> RankMemory:
+    """Return what a rank needs to train the model of a folder, layers `recomputed` in the backward pass or not;
+    `copies` of weights and moments that are on its host are on its device, too: that is the host."""
     from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
     dtype: torch.dtype = getattr(torch, job.dtype)
@@ -101,9 +102,9 @@ def measure_rank(folder: Path, job: Job, *, recomputed: bool) -> RankMemory:
     trained = _adapter_numbers(model, job.lora_rank) if job.lora_rank else whole
     states = trained * _STATE_BYTES + (4 * whole if job.lora_rank else 0)
     vocabulary = model.get_output_embeddings().weight
-    if job.epochs * job.minibatches > 1:  # what an update that fails puts back
+    if copies and job.epochs * job.minibatches > 1:  # what an update that fails puts back
         states += 12 * trained
-    if job.kl_coef > 0 and not job.lora_rank:  # the frozen reference, and the weights while it is in their place
+    if copies and job.kl_coef > 0 and not job.lora_rank:  # the frozen one, and ours in its place
         states += 8 * whole
     return RankMemory(
         states=states // job.verl_fields.trainers,
@@ -124,7 +125,8 @@ def require_room(folder: Path, job: Job, device: str | None) -> str:
     """Return what a rank needs of a device, cpu or cuda, and what is there; None: one elsewhere, of which nobody knows.
     BackendError where it cannot fit; a model that torch cannot run without numbers is not counted."""
     try:
-        need = measure_rank(folder, job, recomputed=job.gradient_checkpointing or device != "cpu")
+        gpu = device != "cpu"
+        need = measure_rank(folder, job, recomputed=job.gradient_checkpointing or gpu, copies=not gpu)
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         return f"not counted, as its model runs with numbers alone: {type(error).__name__}"
     if device is None:

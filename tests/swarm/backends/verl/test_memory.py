@@ -42,6 +42,10 @@ def test_activations_are_those_that_a_real_backward_pass_keeps(tmp_path: Path) -
     numbers = sum(weight.numel() for weight in model.parameters())
     assert counted.states == 16 * numbers // 2
     assert memory.measure_rank(folder, job_of(folder), recomputed=True).activations < counted.activations
+    several = job_of(folder, minibatches=2, kl_coef=0.1)
+    assert memory.measure_rank(folder, several, recomputed=False).states == counted.states
+    on_host = memory.measure_rank(folder, several, recomputed=False, copies=True)
+    assert on_host.states == (16 + 12 + 8) * numbers // 2
     adapted = memory.measure_rank(folder, job_of(folder, lora_rank=4), recomputed=False)
     assert 2 * numbers < adapted.states < counted.states
 
