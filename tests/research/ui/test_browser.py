@@ -48,8 +48,12 @@ class Served:
         self._attack(home.study(HOSTILE), folder)
         self.studies[HOSTILE] = HOSTILE
         self.site = Site(home, self.log, Access(home.path / "ui/keys.json"))
-        listening = bind(0)
-        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        self.serve(0)
+
+    def serve(self, port: int) -> None:
+        listening = bind(port)
+        self.port = listening.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
         app = make_app(self.site, PAGES, [self.url.removeprefix("http://")])
         self._server = PageServer(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
@@ -63,7 +67,6 @@ class Served:
         for event in made.log.read_unverified(HOSTILE):
             with self.log.transaction("write") as connection:
                 names = ", ".join(f":{name}" for name in event)
-                connection.exec_driver_sql("select 1")
                 connection.execute(__import__("sqlalchemy").text(f"insert into events values ({names})"), event)
         shutil.copytree(made.folder, folder)
 
@@ -82,8 +85,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    made = Served(tmp_path_factory.mktemp("served"))
-    yield made
+    yield (made := Served(tmp_path_factory.mktemp("served")))
     made.close()
 
 
@@ -93,8 +95,7 @@ def browser() -> Iterator[Browser]:
 
     quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
-        yield chromium
+        yield (chromium := playwright.chromium.launch(executable_path=CHROMIUM, args=quiet))
         chromium.close()
 
 
@@ -284,8 +285,8 @@ def test_a_stream_that_ends_is_said_and_comes_back(browser: Browser, served: Ser
     context, page, _ = signed_in(browser, served)
     page.goto(served.url)
     page.wait_for_selector("#live[data-state=live]")
-    context.set_offline(True)
+    served.close()
     page.wait_for_selector("#live[data-state=dead]")
-    context.set_offline(False)
+    served.serve(served.port)
     page.wait_for_selector("#live[data-state=live]")
     context.close()
