@@ -16,9 +16,11 @@ SmolLM2-135M (`ajet model fetch smollm2-135m`) or another, by a swarm server and
     shared   six examples as turns of the chat before each question, the same for all tasks; goal 30 times TRL's rate
     own      each task has six examples of its own, so that only its group shares a prompt; goal 7
     tool     8 calls in a conversation, a new line after each, which is a tool in words alone: no schema, no parsing of
-             calls; TRL plays it by `rollout_func`; goal 12
+             calls; TRL plays it by `rollout_func`; goal 12, missed: what plays say themselves is learned either way,
+             on 2026-11-30 4,715 ids of an update where TRL had 13,248
     lora     `shared` with LoRA 16 on all linear layers; goal 20
-    bf16     `shared` with dtype bfloat16 (TRL: see below); goal 6
+    bf16     `shared` with dtype bfloat16 (TRL: see below); goal 6; for a processor that multiplies in bfloat16, which
+             none had on which these figures were made: there TRL takes hours
 
 A step of TRL takes minutes, so it makes 2 and ajet 8 (`tool`: 4; --quick: 2); the first of each is in no time, but its
 reward, made by the untrained weights, is the first of `reward`. The second tells what one update taught, for both, and

@@ -197,7 +197,9 @@ def _first_study(figures: Figures) -> Iterator[Headline]:
         yield seconds("to the first verdict, s", verdict, goal=240.0)
     yield seconds("one run, s", figures["seconds per run (mean)"]["whole"], goal=18.0)
     if (own := figures.get("of a pretrained model")) is not None:
-        yield seconds("on the 135M model: command to report, s", own["seconds"]["command to report"], goal=600.0)
+        took = seconds("on the 135M model: command to report, s", own["seconds"]["command to report"], goal=600.0)
+        at = own["commit"], own["date"]
+        yield replace(took, at=None if at == (figures["commit"], figures["date"]) else at)
     forked, kept = figures["captured"]["forked calls"], figures["captured"]["continued calls"]
     ids = f"{forked:.0f}; kept: {kept:,.0f} of {kept + forked:,.0f}"
     yield exact("continued calls whose ids were not kept", forked, ids)
@@ -255,10 +257,7 @@ def _powers(figures: Figures) -> Iterator[Headline]:
     for task, gap in proofs["cocktail"]["tasks"].items():
         name = f"cocktail: {task}, one model of three less one of its own ({gap['verdict']})"
         yield interval(name, {**gap, "value": gap["estimate"]}, goal=None if gap["verdict"] == "equivalent" else 0)
-    faults, reload = proofs["faults"], proofs["reload"]
-    value = faults["verdict"]["disturbed"] - faults["verdict"]["undisturbed"]
-    name = f"faults: reward with {faults['kills']} clients killed less undisturbed"
-    yield interval(name, {**faults["verdict"], "value": value})
+    reload = proofs["reload"]
     yield seconds("reload: from save to first play, s", reload["reload"]["median s"], reload["goal s"])
 
 
@@ -344,10 +343,6 @@ def _pages(figures: Figures) -> Iterator[Headline]:
     yield seconds("the slowest of desk, runs and review at 10,000 runs, warm, ms", large, 500.0)
     (late,) = (row["p99 s"] for row in figures["events"]["rows"] if row["tabs"] == 8)
     yield Headline("event to pixel, 8 tabs, 99th percentile, s", late, late / 2, True, 2.0)
-    slowed, error = figures["training"]["slowed"], figures["training"]["standard error"]
-    told = f"{percent(slowed)} (standard error {percent(error)})"
-    yield Headline("share of a training that 8 tabs take", slowed, 2 * error, True, 0.02, told)
-    yield seconds("episode of 100,000 tokens, s", figures["episode"]["usual"]["shown s"], 1.0)
     names = ("axe violations", "console messages", "requests off the host", "too wide")
     yield exact(
         "axe violations, console messages, requests off the host", sum(figures["browser"][name] for name in names)
