@@ -2,7 +2,7 @@
 
 The names of advantage estimators, policy losses and rollout corrections are exactly those of verl 0.9.1, known without
 it. A name that this backend cannot compute says which one to take; a field of the job that a name leaves without a
-meaning is refused.
+meaning is refused. Options of verl's engine and vLLM's are passed on by their own names, where they break no promise.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from swarm.canonical import Canonical
 
@@ -103,8 +103,51 @@ _TABLES: Final[Mapping[str, Mapping[str, Estimator | PolicyLoss | Correction]]] 
     "policy_loss": POLICY_LOSSES,
     "rollout_correction": CORRECTIONS,
 }
-SPREAD: Final = {"address", "trainers", "replicas", "tensor_parallel", "gpu_memory", "colocated"}
-"""Fields that say where a training is computed, with any of which it may go on: no step depends on them."""
+VLLM_OPTIONS: Final = frozenset({
+    "async_scheduling", "attention_backend", "block_size", "cudagraph_capture_sizes", "disable_cascade_attn",
+    "disable_custom_all_reduce", "enable_chunked_prefill", "enable_prefix_caching", "enforce_eager", "kv_cache_dtype",
+    "long_prefill_token_threshold", "max_num_batched_tokens", "num_gpu_blocks_override", "optimization_level",
+    "performance_mode", "quantization",
+})  # fmt: skip
+"""Arguments of vLLM's engine that are passed on as they are: they change how fast it answers, and how exactly."""
+ENGINE_OPTIONS: Final = frozenset({"full_determinism", "reshard_after_forward"})
+"""Options of verl's FSDP engine that are passed on; many others work on packed rows alone."""
+_REFUSED: Final[Mapping[str, str]] = {
+    "model": "the job's `model`",
+    "dtype": "the job's `dtype`",
+    "max_model_len": "the job's `max_context`",
+    "max_num_seqs": "the job's `max_concurrency`",
+    "seed": "the job's `seed`",
+    "kv_cache_memory_bytes": "the job's `kv_cache_bytes`",
+    "tensor_parallel_size": "verl.tensor_parallel",
+    "gpu_memory_utilization": "verl.gpu_memory",
+    "enable_sleep_mode": "verl.colocated",
+    "param_offload": "verl.colocated",
+    "optimizer_offload": "verl.colocated",
+    "mixed_precision": "the job's `dtype`",
+    "enable_gradient_checkpointing": "the job's `gradient_checkpointing`",
+    "lora_rank": "the job's `lora_rank`",
+    "pipeline_parallel_size": "verl.tensor_parallel: a replica's devices are counted by it",
+    "data_parallel_size": "verl.replicas",
+    "enable_expert_parallel": "nothing yet: models with experts are refused",
+    "logprobs_mode": "nothing: answers carry the log-probs of what is drawn from",
+    "speculative_config": "nothing: each id carries the log-prob of the weights that sampled it",
+    "trust_remote_code": "nothing: no code of a model runs outside a container",
+    "attn_implementation": "nothing: it is sdpa, of whose memory --check gives account",
+    "cpu_offload_gb": "nothing: vLLM takes no new weights beside it",
+    "kv_offloading_size": "nothing: what is on the host would outlive its weights",
+    "fsdp_size": "nothing: a checkpoint's shards are of all trainers, so that any number of them goes on",
+    "ulysses_sequence_parallel_size": "nothing: it takes packed rows, and here they are padded",
+    "use_remove_padding": "nothing: it takes flash attention to pay, and here rows are padded",
+    "use_fused_kernels": "nothing: they know no head but a plain product",
+    "strategy": "nothing: it is fsdp2",
+}
+"""What stands for an option that is not passed on."""
+SPREAD: Final = {
+    "address", "trainers", "replicas", "tensor_parallel", "gpu_memory", "colocated", "vllm", "engine",
+}  # fmt: skip
+"""Fields that say where and how fast a training is computed, with any of which it may go on: no step's rule depends on
+them, and each token carries the log-prob that it was sampled with."""
 
 
 class VerlFields(Canonical):
@@ -112,7 +155,7 @@ class VerlFields(Canonical):
 
     added_fields: ClassVar = frozenset({
         "inference_engine", "gpu_memory", "colocated", "advantage_estimator", "policy_loss",
-        "rollout_correction",
+        "rollout_correction", "vllm", "engine",
     })  # fmt: skip
 
     address: str | None = Field(default=None, min_length=1, max_length=256)
@@ -147,9 +190,21 @@ class VerlFields(Canonical):
     """verl's own preset of off-policy weights and rejections by its name, such as decoupled_seq_is or
     bypass_ppo_clip (docs/cluster.md), computed by verl's function. It stands for the job's
     `rollout_correction`. Default None: the job's."""
+    vllm: Mapping[str, bool | int | FiniteFloat | str | tuple[int, ...]] = Field(default_factory=dict, max_length=32)
+    """Arguments of vLLM's engine by vLLM's own names, such as {"max_num_batched_tokens": 16384} (docs/verl.md has those
+    that are passed on). Default: none."""
+    engine: Mapping[str, bool | int] = Field(default_factory=dict, max_length=32)
+    """Options of verl's engine that learns by verl's own names, such as {"reshard_after_forward": false}
+    (docs/verl.md). Default: none."""
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
+        for kind, known in (("vllm", VLLM_OPTIONS), ("engine", ENGINE_OPTIONS)):
+            for name in sorted(set(getattr(self, kind)) - known):
+                instead = _REFUSED.get(name, f"one of {', '.join(sorted(known))}")
+                raise ValueError(f"verl.{kind}: {name} is not passed on; expected in its place {instead}")
+        if odd := [name for name, value in self.engine.items() if not isinstance(value, bool)]:
+            raise ValueError(f"verl.engine.{odd[0]}: expected true or false, found {self.engine[odd[0]]}")
         for kind, table in _TABLES.items():
             if (name := getattr(self, kind)) is None:
                 continue

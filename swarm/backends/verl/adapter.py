@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -179,7 +180,7 @@ def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]
         strategy="fsdp2", model_dtype="fp32",
         mixed_precision={"param_dtype": computed, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
         use_torch_compile=False, param_offload=shares, optimizer_offload=shares, use_dynamic_bsz=False,
-        entropy_checkpointing=True,
+        entropy_checkpointing=True, seed=job.seed, **job.verl_fields.engine,
     )  # fmt: skip
     optimizer = FSDPOptimizerConfig(
         lr=job.learning_rate, weight_decay=job.weight_decay, betas=(0.9, 0.999), clip_grad=job.max_grad_norm,
@@ -241,6 +242,23 @@ def gradient(engine: Any, batches: Sequence[TensorDict], loss: Callable[..., Any
         engine.optimizer_zero_grad()
         losses = [sum(engine.forward_backward_batch(batch, loss)["loss"]) for batch in batches]
     return float(sum(losses))
+
+
+def usage(engine: Any, batches: Sequence[TensorDict], begun: float) -> dict[str, float]:
+    """Return, by verl's names, the most memory that this rank's device has held (on a CPU: its process), and the part
+    of a GPU's arithmetic that the gradient of micro-batches, `begun` then, used, where verl knows GPU and model."""
+    from verl.utils.device import get_torch_device
+    from verl.utils.flops_counter import ESTIMATE_FUNC, FlopsCounter
+
+    device, config = get_torch_device(), engine.model_config.hf_config
+    device.synchronize()
+    seconds = time.perf_counter() - begun
+    metrics = {"perf/max_memory_allocated_gb": device.max_memory_allocated() / 2**30}
+    if config.model_type in ESTIMATE_FUNC:
+        lengths = [length for batch in batches for length in batch["input_ids"].offsets().diff().tolist()]
+        used, most = FlopsCounter(config).estimate_flops(lengths, seconds)
+        metrics |= {"perf/mfu/actor": used / most} if math.isfinite(most) else {}
+    return metrics
 
 
 def step(engine: Any, size: float) -> float:

@@ -53,7 +53,9 @@ class VerlBackend(ModelBackend["ReplicatedEngine", "VerlLearner"]):
     def failure(self) -> str | None:
         if self._started is None:
             return None
-        return self.learner.group.poll_failure() or self.engine.failure()
+        if (gone := self._cluster.failure()) is not None:
+            self.engine.fail(gone)
+        return gone or self.learner.group.poll_failure() or self.engine.failure()
 
 
 async def _start(job: Job, models: Path) -> tuple[Cluster, Parts[ReplicatedEngine, VerlLearner]]:
@@ -124,7 +126,8 @@ def _learner(job: Job, folder: Path, cluster: Cluster, draws: SeedSequence | Non
     from swarm.backends.verl.learner import TrainerGroup, VerlLearner
 
     try:
-        group = TrainerGroup(folder, job, cluster.fields.trainers, cluster.device, cluster.rank_options)
+        trainers, device = cluster.fields.trainers, cluster.device
+        group = TrainerGroup(folder, job, trainers, device, cluster.rank_options, cluster.failure)
     except SystemExit as error:  # what Ray raises in who waits as it is left; out of a task it would end the process
         raise BackendError("Ray was left while the learner's ranks came up") from error
     return VerlLearner(job, group, draws)
@@ -135,7 +138,7 @@ def _engine(job: Job, folder: Path, cluster: Cluster, draws: SeedSequence | None
     from swarm.backends.verl.vllm import ReplicaSpec
 
     spec = ReplicaSpec(str(folder), job, cluster.device, job.seed)
-    return make_engine(spec, cluster.fields.replicas, cluster.replica_options, draws)
+    return make_engine(spec, cluster.fields.replicas, cluster.replica_options, draws, cluster.failure)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """The Ray cluster of one training: joined or started, counted before use, left at the end.
 
-Every wait is bounded. A Ray started here ends with the training, one that was joined goes on. No telemetry. GPUs that a
-rank and a replica share are reserved as pairs; Ray counts halves of a GPU and bounds no memory, so they take turns.
+Every wait is bounded. A Ray started here ends with the training, one that was joined goes on. No telemetry. GPUs are
+reserved together, before anything is loaded; where a rank and a replica share one, Ray counts halves of it and bounds
+no memory, so they take turns.
 
 `python -m swarm.backends.verl.cluster` checks whether a job's training finds what it needs, and starts, loads or places
 nothing: one line for each thing, exit code 0 where all is there, 2 where something is missing.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -41,16 +43,18 @@ FREE_S: Final = 120.0
 """Seconds within which so many GPUs must be free."""
 
 
-def reserve_pairs(count: int, seconds: float = FREE_S) -> Any:
-    """Return a placement group of Ray's, one GPU for each pair; BackendError where these are not free in time."""
+def reserve_gpus(bundles: Sequence[int], seconds: float = FREE_S) -> Any:
+    """Return a placement group of Ray's with so many GPUs in each bundle, which is on one node; BackendError where
+    these are not free together in time."""
     from ray.util.placement_group import placement_group, remove_placement_group
 
-    group = placement_group([{"GPU": 1}] * count, strategy="PACK")
+    group = placement_group([{"GPU": count} for count in bundles], strategy="PACK")
     if not group.wait(seconds):
         remove_placement_group(group)
         raise BackendError(
-            f"verl.colocated: expected {count} GPUs that are free in the Ray cluster within {seconds:.0f} s, found "
-            "too many taken: end what else is on it, or lower verl.trainers and verl.replicas"
+            f"expected {sum(bundles)} GPUs that are free in the Ray cluster within {seconds:.0f} s, {max(bundles)} of "
+            "them on one node, found too few, or too many taken: join nodes, end what else is on them, or lower "
+            "verl.trainers and verl.replicas"
         )
     return group
 
@@ -158,6 +162,44 @@ _ON_A_CPU: Final = {
 """On a CPU too: threads that spin for one another take its cores from everybody; all is on this machine."""
 _SHARE: Final = 0.01
 """Of a core that an actor asks for on a node of several."""
+LOOK_S: Final = 2.0
+MISSES: Final = 5
+"""Looks in a row without an answer after which Ray's head is gone; one may fall into a pause of this machine."""
+MISSES_AFAR: Final = 25
+"""As many of a Ray that was joined, whose head may come back: Ray's own processes give it a minute."""
+_ITS_OWN: Final = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM}
+"""What says nothing of the other side."""
+
+
+class HeadWatch(threading.Thread):
+    """Looks whether Ray's head answers at its address, until it is ended; a Ray of this process's own ends with its
+    head."""
+
+    def __init__(self, address: str, *, local: bool) -> None:
+        super().__init__(name="ray head", daemon=True)
+        self.failure: str | None = None
+        self._address, self._local, self._ended = address, local, threading.Event()
+
+    def run(self) -> None:
+        host, _, port = self._address.rpartition(":")
+        missed, most = 0, MISSES if self._local else MISSES_AFAR
+        while missed < most and not self._ended.wait(LOOK_S):
+            try:
+                socket.create_connection((host, int(port)), LOOK_S).close()
+            except OSError as error:
+                missed += error.errno not in _ITS_OWN
+            else:
+                missed = 0
+        if missed == most:
+            self.failure = (
+                f"Ray's head is gone: nothing answered at {self._address}, {most} times in a row; start the server "
+                "again, after Ray where it was started by hand"
+            )
+            if self._local:
+                _kill_local_ray()
+
+    def end(self) -> None:
+        self._ended.set()
 
 
 class Cluster:
@@ -167,9 +209,10 @@ class Cluster:
         self.fields = fields
         self.device = device
         self._environment = environment
-        self._pairs: Any = None
-        """Ray's placement group of the GPUs that a rank and a replica share, if any do."""
+        self._places: Any = None
+        """Ray's placement group: a bundle for each rank, and for each replica that does not share a rank's."""
         self._nodes: tuple[str, ...] = ()
+        self._watch: HeadWatch | None = None
 
     @classmethod
     def join(cls, job: Job) -> Cluster:
@@ -188,34 +231,38 @@ class Cluster:
             )
             cluster = cls(fields, device, {**_QUIET, **(_ON_A_CPU if device == "cpu" else {})})
             cluster.reserve()
+            cluster._watch = HeadWatch(ray.get_runtime_context().gcs_address, local=fields.address is None)
+            cluster._watch.start()
         except BaseException:
             _disconnect()
             raise
         return cluster
 
     def rank_options(self, number: int) -> dict[str, Any]:
-        return self._actor_options(number, 1, turn=number)
+        return self._actor_options(number, 1, number)
 
     def replica_options(self, number: int) -> dict[str, Any]:
-        placed = self._actor_options(number, self.fields.tensor_parallel, turn=self.fields.trainers + number)
+        bundle = number if self.fields.colocated else self.fields.trainers + number
+        placed = self._actor_options(bundle, self.fields.tensor_parallel, self.fields.trainers + number)
         return {**placed, "runtime_env": {"env_vars": dict(self._environment)}}
 
-    def _actor_options(self, number: int, devices: int, *, turn: int) -> dict[str, Any]:
-        """Return options of an actor on a shared device, or over so many of its own, packed by Ray. Cores are shared,
-        not counted: actors take turns with nodes; where one is gone or full, another takes its turn."""
-        if self._pairs is None and not self._nodes:
-            return {"num_cpus": 0} if self.device == "cpu" else {"num_gpus": devices}
+    def _actor_options(self, bundle: int, devices: int, turn: int) -> dict[str, Any]:
+        """Return options of an actor on so many devices of a bundle, or on half of a shared one. Cores are shared, not
+        counted: actors take turns with nodes; where one is gone or full, another takes its turn."""
+        if self._places is None and not self._nodes:
+            return {"num_cpus": 0}
         from ray.util import scheduling_strategies as strategies
 
-        if self._pairs is not None:  # half of the GPU of a pair
-            pair = strategies.PlacementGroupSchedulingStrategy(self._pairs, placement_group_bundle_index=number)
-            return {"num_cpus": 0, "num_gpus": 0.5, "scheduling_strategy": pair}
+        if self._places is not None:
+            place = strategies.PlacementGroupSchedulingStrategy(self._places, placement_group_bundle_index=bundle)
+            part = 0.5 if self.fields.colocated else devices
+            return {"num_cpus": 0, "num_gpus": part, "scheduling_strategy": place}
         node = self._nodes[turn % len(self._nodes)]
         strategy = strategies.NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
         return {"num_cpus": _SHARE, "scheduling_strategy": strategy}
 
     def reserve(self) -> None:
-        """Require enough GPUs, and have Ray keep the shared ones; on CPUs find the nodes of a Ray that was joined."""
+        """Have Ray keep the GPUs, which must be enough; on CPUs find the nodes of a Ray that was joined."""
         fields = self.fields
         if self.device == "cpu" and fields.address is None:
             return
@@ -223,12 +270,13 @@ class Cluster:
 
         if self.device != "cpu":
             found = int(ray.cluster_resources().get("GPU", 0))
-            if found < fields.devices:
+            if found < fields.devices and fields.address is None:  # a Ray that was joined may have nodes on their way
                 raise BackendError(
                     f"expected {fields.devices} GPUs ({fields.placed}), found {found} in the Ray cluster: "
-                    f"{advise_fewer(fields)}, or join more nodes (docs/cluster.md)"
+                    f"{advise_fewer(fields)}, or join a Ray of several nodes (docs/cluster.md)"
                 )
-            self._pairs = reserve_pairs(fields.devices) if fields.colocated else None
+            apart = [] if fields.colocated else [fields.tensor_parallel] * fields.replicas
+            self._places = reserve_gpus([1] * fields.trainers + apart)
         else:
             there = [node for node in ray.nodes() if node["Alive"]]
             cores = [node["NodeID"] for node in there if node["Resources"].get("CPU", 0) >= _SHARE]
@@ -238,14 +286,22 @@ class Cluster:
                 )
             self._nodes = tuple(sorted(cores))
 
+    def failure(self) -> str | None:
+        """Return why there is no Ray any more, None while its head answers."""
+        return None if self._watch is None else self._watch.failure
+
     def leave(self) -> None:
         """Leave the cluster; one that was started here ends with the last training of this process that is on it."""
-        pairs, self._pairs = self._pairs, None
-        if pairs is not None:
-            from ray.util.placement_group import remove_placement_group
+        places, self._places = self._places, None
+        if self._watch is not None:
+            self._watch.end()
+        try:
+            if places is not None and self.failure() is None:  # without its head Ray would wait
+                from ray.util.placement_group import remove_placement_group
 
-            remove_placement_group(pairs)
-        _disconnect()
+                remove_placement_group(places)
+        finally:
+            _disconnect()
 
 
 def advise_fewer(fields: VerlFields) -> str:
@@ -364,20 +420,13 @@ _SLOW: Final = "timed out during startup"
 def _start_ray(common: Mapping[str, Any], starts: int) -> None:
     import ray
 
-    here = psutil.Process()
-    before = set(here.children())
+    before = psutil.Process().children()
     for left in reversed(range(starts)):
         try:
             ray.init(**common)
         except Exception as error:
             ray.shutdown()  # which knows nothing of processes that did not come up
-            started = []
-            for process in here.children():
-                with contextlib.suppress(psutil.Error):  # it may end by itself
-                    if process not in before and any(f"{os.sep}ray{os.sep}" in part for part in process.cmdline()):
-                        started.append(process)
-                        process.kill()
-            psutil.wait_procs(started, REACH_S)
+            _kill_local_ray(before)
             if not left or _SLOW not in str(error):
                 raise
             _log.warning("event=ray_slow left=%d: it did not come up within 30 s and is started again", left)
@@ -385,10 +434,26 @@ def _start_ray(common: Mapping[str, Any], starts: int) -> None:
             return
 
 
+def _kill_local_ray(but: Sequence[psutil.Process] = ()) -> None:
+    """End a Ray that was started here, with all that it runs, whatever it can still be told."""
+    processes: list[psutil.Process] = []
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it may end by itself
+            if process not in but and any(f"{os.sep}ray{os.sep}" in part for part in process.cmdline()):
+                processes += [process, *process.children(recursive=True)]
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(processes, REACH_S)
+
+
 def set_ray_environment(address: str | None) -> None:
     """Set what Ray and vLLM read when imported: no telemetry, and a token, without which Ray answers all who reach
     this machine. Who set Ray's own variables has chosen; if it was imported before, `_begin` refuses."""
     os.environ.update(_QUIET)
+    # without its head and its raylet Ray would end this process, the server's, after a minute and without a word
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "86400")
+    os.environ["RAY_RAYLET_PID"] = str(os.getpid())
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would have learners and replicas wait for all clients
     if address is None and "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
         os.environ["RAY_AUTH_MODE"] = "token"

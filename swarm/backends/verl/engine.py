@@ -396,11 +396,13 @@ class ReplicatedEngine:
 
 
 def make_engine(
-    spec: ReplicaSpec, replicas: int, options: Callable[[int], Mapping[str, Any]], draws: SeedSequence | None = None
-) -> ReplicatedEngine:
-    """Return an engine with Ray's `options` by replica. Ray must be up to `start`. BackendError: no model."""
+    spec: ReplicaSpec, replicas: int, options: Callable[[int], Mapping[str, Any]], draws: SeedSequence | None = None,
+    lost: Callable[[], str | None] = lambda: None,
+) -> ReplicatedEngine:  # fmt: skip
+    """Return an engine with Ray's `options` by replica; `lost` says why there is no Ray any more. Ray must be up to
+    `start`. BackendError: no model."""
     return ReplicatedEngine(
-        lambda number, life: RayReplica(spec, number, life, options(number)),
+        lambda number, life: RayReplica(spec, number, life, options(number), lost),
         replicas,
         spec.job.max_context,
         vocabulary_size(Path(spec.folder)),

@@ -83,6 +83,8 @@ class RowPartition:
 
 BOOT_S = 600.0
 """Seconds within which all ranks must be up: Ray waits for free resources without a word."""
+LOOK_S = 5.0
+"""Seconds after which who waits for Ray looks whether it is there."""
 GRACE_S = 10.0
 """Seconds that the other ranks have to answer once one of them refused."""
 _ROOM = "lower micro_batch_tokens, set gradient_checkpointing, or ask for more verl.trainers"
@@ -102,11 +104,13 @@ class TrainerGroup:
         world: int,
         device: str,
         options: Callable[[int], Mapping[str, Any]] = lambda number: {},
+        lost: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """Start ranks, with Ray's `options` by number; BackendError where they do not come up."""
+        """Start ranks, with Ray's `options` by number; BackendError where they do not come up. `lost` says why there
+        is no Ray any more, which who waits for it is not told."""
         import ray
 
-        self._ray, self.world = ray, world
+        self._ray, self.world, self._lost = ray, world, lost
         self.failure: str | None = None
         self._signs: list[Any] = []
         wanted = {"num_cpus": 1, **({} if device == "cpu" else {"num_gpus": 1}), "max_restarts": 0}
@@ -138,7 +142,12 @@ class TrainerGroup:
         pending, end = list(references), time.monotonic() + timeout_s
         first: BackendError | None = None
         while pending:
-            ready, pending = self._ray.wait(pending, timeout=max(0.0, end - time.monotonic()))
+            left = max(0.0, end - time.monotonic())
+            ready, pending = self._ray.wait(pending, timeout=min(LOOK_S, left))
+            if (gone := self._lost()) is not None:
+                return self._fail(first or BackendError(gone))
+            if not ready and left > LOOK_S:
+                continue
             if not ready and first is not None:
                 return self._fail(first)  # why is known: a Ray that is in trouble is asked nothing more
             if not ready:
@@ -166,7 +175,8 @@ class TrainerGroup:
         try:
             self._ray.get(reference)
         except errors.RayActorError as error:
-            self.failure = f"rank {rank} of the learner died during {method}: {_line(error)}; start the server again"
+            died = f"rank {rank} of the learner died during {method}: {_line(error)}; start the server again"
+            self.failure = self._lost() or died
             return BackendError(self.failure)
         except errors.RayTaskError as error:
             cause = error.cause
@@ -292,13 +302,15 @@ class VerlLearner(PolicyLearner):
         self._fill_sequences(rows, weights, update, spread=True)  # over the ranks
         deal = RowPartition(rows, self.group.world, self._job.micro_batch_tokens)
         each = [(own,) for own in deal.batches(update.advantages, weights)]
-        shares: list[tuple[float, UpdateSums]] = self.group.call("gradient", each, timeout_s=UPDATE_S)
-        loss = sum(own for own, _ in shares) / len(shares)
+        found = self.group.call("gradient", each, timeout_s=UPDATE_S)
+        shares: list[tuple[float, UpdateSums, Mapping[str, float]]] = found
+        loss = sum(own for own, _, _ in shares) / len(shares)
         if not math.isfinite(loss):
             raise NotFinite(f"the loss is {loss}: the update was refused and the weights are as before")
         update.sums = UpdateSums(self.version, self._job.correction_cap)  # a rank's are of the whole update so far
-        for _, sums in shares:
+        for _, sums, used in shares:
             update.sums.merge(sums)
+            update.metrics |= {name: max(value, update.metrics.get(name, 0.0)) for name, value in used.items()}
         update.cost.forward += deal.tokens
 
     def _step(self, size: float, *, last: bool) -> float:

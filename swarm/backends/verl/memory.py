@@ -102,13 +102,14 @@ def measure_rank(folder: Path, job: Job, *, recomputed: bool, copies: bool = Fal
     trained = _adapter_numbers(model, job.lora_rank) if job.lora_rank else whole
     states = trained * _STATE_BYTES + (4 * whole if job.lora_rank else 0)
     vocabulary = model.get_output_embeddings().weight
+    stays = job.verl_fields.engine.get("reshard_after_forward") is False
     if copies and job.epochs * job.minibatches > 1:  # what an update that fails puts back
         states += 12 * trained
     if copies and job.kl_coef > 0 and not job.lora_rank:  # the frozen one, and ours in its place
         states += 8 * whole
     return RankMemory(
         states=states // job.verl_fields.trainers,
-        gathered=(whole - within + 2 * within // layers) * dtype.itemsize,
+        gathered=(whole if stays else whole - within + 2 * within // layers) * dtype.itemsize,
         activations=activations, logits=ids.numel() * len(vocabulary) * (3 * dtype.itemsize + 8),
         version=max(weight.numel() for weight in model.parameters()) * (4 + dtype.itemsize),
     )  # fmt: skip

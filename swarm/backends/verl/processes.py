@@ -51,6 +51,21 @@ def _restore_bucket(arrays: dict[str, tuple[Any, torch.dtype]]) -> Bucket:
 T = TypeVar("T")
 
 
+def run_apart(function: Callable[[], T]) -> Future[T]:
+    """Call a function on a thread of its own that no end of the interpreter waits for."""
+    answer: Future[T] = Future()
+    threading.Thread(target=_settle, args=(answer, function), daemon=True).start()
+    return answer
+
+
+def _settle(answer: Future[T], function: Callable[[], T]) -> None:
+    answer.set_running_or_notify_cancel()  # from here on it is not cancelled: who waits may be
+    try:
+        answer.set_result(function())
+    except BaseException as error:  # noqa: BLE001 - who waits for it raises it
+        answer.set_exception(error)
+
+
 class OneThread:
     """Calls on one thread that no end of the interpreter waits for; an executor's is gone when libraries exit."""
 
@@ -67,14 +82,7 @@ class OneThread:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
         answer: Future[T] = Future()
-
-        def work() -> None:
-            try:
-                answer.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - the caller raises it
-                answer.set_exception(error)
-
-        self._calls.put(work)
+        self._calls.put(lambda: _settle(answer, function))
         return answer.result()
 
     def _run(self) -> None:

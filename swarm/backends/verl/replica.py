@@ -13,7 +13,8 @@ import hashlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
@@ -24,7 +25,7 @@ import torch
 
 from swarm.backends.protocols import Chunk, Finish, Sampling
 from swarm.backends.verl import vllm
-from swarm.backends.verl.processes import ChildOutput, forget_secrets
+from swarm.backends.verl.processes import ChildOutput, forget_secrets, run_apart
 from swarm.backends.verl.vllm import ReplicaDied, ReplicaSpec
 from swarm.rendering.messages import BackendError
 
@@ -206,6 +207,7 @@ class Replica(RequestRunner):
         try:
             with self._output.capture():
                 self._model = vllm.VllmStream(self._spec)
+            await self._model.end_with_this_process()
         except Exception as error:
             raise vllm.boot_error(error, self._output.lines(wait_s=1.0), self._spec) from error
 
@@ -267,6 +269,8 @@ REST_S: Final = 300.0
 """Seconds within which a replica must have given its device's memory back."""
 _SILENCE_S: Final = 60.0
 """Seconds without a sign of life, beyond `TAKE_S`, after which a replica counts as dead."""
+_LOOK_S: Final = 5.0
+"""Seconds after which who waits for Ray looks whether it is there."""
 _CALLS: Final = 1000
 """Calls of one actor that may be under way at once; what generates is none of them."""
 _SEEDS: Final = 1_000_003
@@ -276,9 +280,12 @@ class RayReplica:
     """One life of a replica, in an actor, which is booted once. ReplicaDied says that this life is over; BackendError,
     that another would not do either. `options` are Ray's, for where it is placed."""
 
-    def __init__(self, spec: ReplicaSpec, number: int, life: int, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, spec: ReplicaSpec, number: int, life: int, options: Mapping[str, Any],
+        lost: Callable[[], str | None] = lambda: None,
+    ) -> None:  # fmt: skip
         self._spec = replace(spec, seed=(spec.seed * _SEEDS + number * 1009 + life) % (1 << 31))
-        self._options = options
+        self._options, self._lost = options, lost
         self._actor: Any = None
 
     async def boot(self) -> None:
@@ -286,7 +293,11 @@ class RayReplica:
         import ray
 
         made = ray.remote(Replica).options(max_restarts=0, max_concurrency=_CALLS, **self._options)
-        self._actor = made.remote(self._spec)
+        making = asyncio.wrap_future(run_apart(lambda: made.remote(self._spec)))  # without Ray's head it never returns
+        try:
+            self._actor = await asyncio.wait_for(making, BOOT_S)
+        except TimeoutError:
+            raise ReplicaDied(f"Ray made no process for it within {BOOT_S:.0f} s") from None
         await self._wait_async(self._actor.boot.remote(), BOOT_S, "did not load its model")
 
     def submit(self, order: GenerateCommand) -> None:
@@ -329,8 +340,12 @@ class RayReplica:
     def _wait(self, reference: Any, otherwise: str, seconds: float = LOAD_S) -> Any:
         import ray
 
-        if not ray.wait([reference], timeout=seconds)[0]:
-            raise ReplicaDied(f"it {otherwise} within {seconds:.0f} s")
+        end = time.monotonic() + seconds
+        while not ray.wait([reference], timeout=min(_LOOK_S, max(0.0, end - time.monotonic())))[0]:
+            if (gone := self._lost()) is not None:
+                raise ReplicaDied(gone)
+            if time.monotonic() > end:
+                raise ReplicaDied(f"it {otherwise} within {seconds:.0f} s")
         try:
             return ray.get(reference)
         except Exception as error:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
+import signal
+import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -186,11 +189,11 @@ def require_servable(spec: ReplicaSpec) -> None:
 
 def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
     job, fields = spec.job, spec.job.verl_fields
+    one = _ONE_PROCESS if spec.device == "cpu" else None
     on_cpu: dict[str, Any] = {
         "enforce_eager": True,
         "block_size": _BLOCK,
         "kv_cache_memory_bytes": cache_bytes(spec),
-        **({"distributed_executor_backend": _ONE_PROCESS} if fields.tensor_parallel == 1 else {}),
     }
     on_gpu: dict[str, Any] = {  # never run here; a CPU refuses the mode, though it takes the calls and does nothing
         "gpu_memory_utilization": fields.gpu_memory,
@@ -210,7 +213,10 @@ def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
         "disable_log_stats": True,
         "seed": spec.seed,
         "worker_extension_cls": f"{__name__}.{WeightsExtension.__name__}",
+        # several processes are vLLM's own: within a placement group it would have Ray make them
+        "distributed_executor_backend": "mp" if fields.tensor_parallel > 1 else one,
         **(on_cpu if spec.device == "cpu" else on_gpu),
+        **fields.vllm,
     }
 
 
@@ -227,6 +233,10 @@ class VllmStream:
     @property
     def dead(self) -> bool:
         return bool(self._llm.errored)
+
+    async def end_with_this_process(self) -> None:
+        """Have what computes end with this process, whoever ends it: where Ray's raylet is gone, nobody else does."""
+        await self._call_workers("end_with", os.getpid())
 
     async def stream(self, name: str, ids: Sequence[int], sampling: Sampling, version: int) -> AsyncIterator[Chunk]:
         """Yield what follows `ids`, never with a finish; streams of other versions share no cache with it. ReplicaDied
@@ -310,11 +320,24 @@ class WeightsExtension:
 
     model_runner: Any
 
+    def end_with(self, pid: int) -> None:
+        """End this process once another on its machine is gone; vLLM ends what works with it."""
+        gone = select.poll()
+        gone.register(os.pidfd_open(pid))
+
+        def wait() -> None:
+            gone.poll()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        threading.Thread(target=wait, name="end with actor", daemon=True).start()
+
     def begin_weights(self) -> None:
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         self._loaded: set[str] = set()
         initialize_layerwise_reload(self._model())
+        # as a checkpoint has them: quantised layers have more once they are loaded
+        self._expected = {name for name, _ in self._model().named_parameters()}
 
     def load_bucket(self, path: str) -> None:
         import torch
@@ -326,14 +349,13 @@ class WeightsExtension:
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         model = self._model()
-        expected = {name for name, _ in model.named_parameters()}
         finalize_layerwise_reload(model, self.model_runner.model_config)
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
         for layer in model.modules():
             if isinstance(layer, ParallelLMHead) and hasattr(layer, "cpu_linear"):
                 layer.quant_method.process_weights_after_loading(layer)
-        return sorted(expected - self._loaded)
+        return sorted(self._expected - self._loaded)
 
     def _model(self) -> Any:
         return self.model_runner.get_model()

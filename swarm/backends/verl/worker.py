@@ -245,10 +245,13 @@ class Rank:
         """End an update that was made: forget what `undo` would have put back."""
         self._before = None
 
-    def gradient(self, batches: Sequence[Any]) -> tuple[float, UpdateSums]:
-        """Leave the gradient of a minibatch's micro-batches; return this rank's loss, and the update's sums so far."""
+    def gradient(self, batches: Sequence[Any]) -> tuple[float, UpdateSums, dict[str, float]]:
+        """Leave the gradient of a minibatch's micro-batches; return this rank's loss, the update's sums so far, and
+        what it took of the device."""
+        begun = time.perf_counter()
         prepared = [adapter.prepare_batch(batch, self._job, entropy=True) for batch in batches]
-        return adapter.gradient(self._engine, prepared, self._loss), self._loss.sums
+        loss = adapter.gradient(self._engine, prepared, self._loss)
+        return loss, self._loss.sums, adapter.usage(self._engine, prepared, begun)
 
     def step(self, size: float) -> float:
         """Change the weights by the clipped gradient, unless it is not finite; return the norm it had."""

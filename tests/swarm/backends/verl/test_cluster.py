@@ -44,6 +44,19 @@ def test_a_cluster_that_does_not_answer_is_named_with_what_to_do() -> None:
         cluster_module.require_reachable(f"127.0.0.1:{port}")
 
 
+def test_ray_s_head_is_gone_once_nobody_answers_several_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "LOOK_S", 0.001)
+    with closing(socket.create_server(("127.0.0.1", 0))) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        watch = cluster_module.HeadWatch(address, local=False)
+        watch.start()
+        for _ in range(2 * cluster_module.MISSES):
+            head.accept()[0].close()
+        assert watch.failure is None
+    watch.join(60)
+    assert f"nothing answered at {address}" in (watch.failure or "")
+
+
 def test_a_device_that_is_not_there_is_refused_and_no_other_taken() -> None:
     assert cluster_module.find_device(Job(backend="verl", device="cpu")) == "cpu"
     with pytest.raises(BackendError, match="found mps"):
@@ -56,6 +69,10 @@ def test_a_device_that_is_not_there_is_refused_and_no_other_taken() -> None:
         ({"backend": "local", "verl": {"trainers": 2}}, "backend 'local'"),
         ({"verl": {"colocated": True, "trainers": 2}}, "verl.colocated: .*2 trainers, 1 replicas of 1"),
         ({"verl": {"colocated": True, "tensor_parallel": 2}}, "verl.colocated: .*1 trainers, 1 replicas of 2"),
+        ({"verl": {"vllm": {"dtype": "half"}}}, "verl.vllm: dtype is not passed on; expected .* the job's `dtype`"),
+        ({"verl": {"vllm": {"worker_cls": "a.B"}}}, "worker_cls is not passed on; expected .* one of async_scheduling"),
+        ({"verl": {"engine": {"fsdp_size": 2}}}, "verl.engine: fsdp_size .* shards are of all trainers"),
+        ({"verl": {"engine": {"full_determinism": 2}}}, "full_determinism: expected true or false, found 2"),
         ({"verl": {"colocated": True}, "max_staleness": 1}, "verl.colocated: .*max_staleness of 0, .* found 1"),
     ],
 )  # fmt: skip
@@ -85,10 +102,6 @@ def test_on_a_cpu_nothing_is_placed_otherwise_for_sharing() -> None:
     shared, apart = (cluster_module.Cluster(VerlFields(colocated=colocated), "cpu", {}) for colocated in (True, False))
     shared.reserve()
     assert (shared.rank_options(0), shared.replica_options(0)) == (apart.rank_options(0), apart.replica_options(0))
-    assert cluster_module.Cluster(VerlFields(tensor_parallel=2), "cuda", {"A": "1"}).replica_options(1) == {
-        "num_gpus": 2,
-        "runtime_env": {"env_vars": {"A": "1"}},
-    }
 
 
 def test_ray_s_own_folder_is_nobody_else_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,15 @@ import asyncio
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from subprocess import PIPE, Popen
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -324,6 +327,28 @@ def _spec(folder: Path, device: str, colocated: bool, **more: object) -> Replica
 def test_who_shares_a_gpu_can_sleep(device: str, colocated: bool, said: bool | None, tmp_path: Path) -> None:
     """A CPU's vLLM takes no such argument, and the calls without it."""
     assert vllm._arguments(_spec(tmp_path, device, colocated)).get("enable_sleep_mode") is said
+
+
+def test_options_of_vllm_s_own_go_before_what_is_taken_by_itself(tmp_path: Path) -> None:
+    spec = _spec(tmp_path, "cuda", False)
+    job = Job(backend="verl", verl={"vllm": {"enable_prefix_caching": False, "quantization": "fp8"}})
+    found = vllm._arguments(replace(spec, job=job))
+    assert (found["enable_prefix_caching"], found["quantization"]) == (False, "fp8")
+
+
+def test_what_computes_ends_with_its_actor() -> None:
+    code = "from swarm.backends.verl.vllm import WeightsExtension as W; W().end_with(int(input())); print(1); input()"
+    with Popen(["sleep", "60"]) as actor, Popen([sys.executable, "-uc", code], stdin=PIPE, stdout=PIPE) as engine:
+        assert engine.stdin is not None
+        assert engine.stdout is not None
+        engine.stdin.write(f"{actor.pid}\n".encode())
+        engine.stdin.flush()
+        assert engine.stdout.readline() == b"1\n"
+        actor.kill()
+        try:
+            assert engine.wait(60) == -signal.SIGKILL
+        finally:
+            engine.kill()
 
 
 @pytest.mark.parametrize("more", [{"num_experts": 4}, {"num_local_experts": 8}, {"n_routed_experts": 2}])

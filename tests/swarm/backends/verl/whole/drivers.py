@@ -12,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from swarm.backends.verl.cluster import Cluster, reserve_pairs, set_ray_environment
+import psutil
+
+from swarm.backends.verl.cluster import Cluster, reserve_gpus, set_ray_environment
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import VerlFields
@@ -62,30 +64,43 @@ class Seer:
 
 
 def bundled() -> None:
-    """Pairs of actors on shared GPUs that a Ray of its own only pretends to have; what they see is printed."""
+    """Actors on GPUs that a Ray of its own only pretends to have, in pairs and apart; what they see is printed."""
     set_ray_environment(None)
     import ray
-    from ray.util.placement_group import remove_placement_group
 
     ray.init(
         address="local", num_cpus=1, num_gpus=PAIRS, include_dashboard=False, logging_level="ERROR",
         object_store_memory=100 << 20,
     )  # fmt: skip
-    cluster = Cluster(VerlFields(trainers=PAIRS, replicas=PAIRS, colocated=True), "cuda", {})
-    cluster.reserve()
-    seer, seen = ray.remote(Seer), {}
-    for name, own in (("ranks", cluster.rank_options), ("replicas", cluster.replica_options)):
-        actors = [seer.options(**own(number)).remote() for number in range(PAIRS)]
-        seen[name] = ray.get([actor.sees.remote() for actor in actors])
-    refused = ""
-    try:
-        reserve_pairs(1, seconds=1.0)
-    except BackendError as error:
-        refused = str(error)
-    remove_placement_group(cluster._pairs)
-    reserve_pairs(PAIRS)
-    say(**seen, refused=refused)
+    for fields in (VerlFields(trainers=PAIRS, replicas=PAIRS, colocated=True), VerlFields()):
+        cluster = Cluster(fields, "cuda", {})
+        cluster.reserve()
+        seer, seen = ray.remote(Seer), {}
+        for name, own in (("ranks", cluster.rank_options), ("replicas", cluster.replica_options)):
+            actors = [seer.options(**own(number)).remote() for number in range(fields.trainers)]
+            seen[name] = ray.get([actor.sees.remote() for actor in actors])
+        refused = ""
+        try:
+            reserve_gpus([1], seconds=1.0)
+        except BackendError as error:
+            refused = str(error)
+        say(**seen, refused=refused)
+        del actors
+        ray.util.remove_placement_group(cluster._places)
     ray.shutdown()
+
+
+async def headless(folder: Path) -> None:
+    """A training whose Ray loses its head and then all else, in a process without a parent, as a server is; what it
+    tells, which of Ray's processes are left, and whether another training begins there are printed."""
+    async with started(folder, VerlFields(), learning_rate=1e-3) as backend:
+        family = psutil.Process().children(recursive=True)
+        next(each for each in family if each.name() == "gcs_server").kill()
+        while (failure := backend.failure()) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        left = (await asyncio.to_thread(psutil.wait_procs, family, 180))[1]
+    async with started(folder, VerlFields(), learning_rate=1e-3) as again:
+        say(failure=failure, left=[" ".join(each.cmdline())[:80] for each in left], gaps=await gaps(again))
 
 
 async def joined(address: str, folder: Path, *, lose: bool) -> None:
@@ -123,5 +138,8 @@ def nodes_of(actors: Sequence[Any]) -> list[str]:
 if __name__ == "__main__":
     if sys.argv[1] in ("again", "bundled"):
         {"again": again, "bundled": bundled}[sys.argv[1]]()
+    elif sys.argv[1] == "headless":
+        if os.fork() == 0:
+            asyncio.run(headless(Path(sys.argv[2])))
     else:
         asyncio.run(joined(sys.argv[2], Path(sys.argv[3]), lose=sys.argv[1] == "lose"))

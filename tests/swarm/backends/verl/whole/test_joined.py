@@ -68,21 +68,30 @@ def test_two_machines_learn_together_and_what_one_of_them_saved_goes_on_without_
     assert max(after["gaps"]) < 1e-4
 
 
-def _printed(driver: str) -> Any:
-    ran = subprocess.run(_command(Place(), driver), capture_output=True, text=True, timeout=250)
+def _printed(driver: str, *arguments: str) -> Any:
+    ran = subprocess.run(_command(Place(), driver, *arguments), capture_output=True, text=True, timeout=400)
     assert ran.returncode == 0, ran.stderr[-3000:]
-    return json.loads(ran.stdout.splitlines()[-1])
+    return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+
+
+def test_a_ray_without_its_head_is_told_of_leaves_nobody_behind_and_another_one_serves(tmp_path: Path) -> None:
+    (printed,) = _printed("headless", str(tmp_path))
+    assert printed["failure"].startswith("Ray's head is gone")
+    assert printed["left"] == []
+    assert max(printed["gaps"]) < 1e-4
 
 
 def test_a_second_ray_of_a_process_names_all_that_is_asked_apart_and_none_begins_by_the_way() -> None:
-    assert _printed("again") == {"asked": 8, "named": 8, "waited": "RaySystemError", "begun": False}
+    assert _printed("again") == [{"asked": 8, "named": 8, "waited": "RaySystemError", "begun": False}]
 
 
-def test_a_pair_sees_one_gpu_and_the_same_and_no_other_pair_does() -> None:
-    printed = _printed("bundled")
-    assert sorted(printed["ranks"]) == ["0", "1"]
-    assert printed["ranks"] == printed["replicas"]
-    assert printed["refused"].startswith("verl.colocated: expected 1 GPUs")
+def test_a_pair_sees_one_gpu_and_who_is_apart_another_and_what_is_reserved_is_nobody_else_s() -> None:
+    pairs, apart = _printed("bundled")
+    assert sorted(pairs["ranks"]) == ["0", "1"]
+    assert pairs["ranks"] == pairs["replicas"]
+    assert sorted(apart["ranks"] + apart["replicas"]) == ["0", "1"]
+    for each in (pairs, apart):
+        assert each["refused"].startswith("expected 1 GPUs that are free")
 
 
 UP_S = 120.0
