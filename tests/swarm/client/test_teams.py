@@ -249,6 +249,13 @@ async def test_a_server_that_dies_between_the_phases_comes_back_prepared_and_lea
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(teams, "ASK_EVERY_S", 0.1)
+    may_ask, ask = asyncio.Event(), teams.Resolver.resolve_all
+
+    async def once_it_may(resolver: teams.Resolver) -> None:
+        await may_ask.wait()
+        await ask(resolver)
+
+    monkeypatch.setattr(teams.Resolver, "resolve_all", once_it_may)
     async with contextlib.AsyncExitStack() as stack:
         speaker = await stack.enter_async_context(serving(tmp_path / "speaker"))
         clients = {"speaker": await stack.enter_async_context(AsyncSwarmClient(speaker.url, speaker.admin))}
@@ -260,6 +267,7 @@ async def test_a_server_that_dies_between_the_phases_comes_back_prepared_and_lea
         assert speaker.server.training.rollout.groups.collected == 1
         async with serving(tmp_path / "listener", peers=[speaker.url]) as listener:
             assert (await listener.status())["collected_episodes"] == 0
+            may_ask.set()
             await eventually(listener.status, lambda status: bool(status["collected_episodes"] == 1))
             (group,) = listener.server.training.rollout.groups
             assert [(sample.episode, sample.reward) for sample in group.ended] == [(both.episodes["listener"].id, 0.5)]
