@@ -2,8 +2,8 @@
 
     before_X, after_X    X: callcaptured, ended, fenced, batchscheduled, checkpointsaved, ...: a change that is
                          written to the store, before it is handed over and after it is durable
-    before_Y_reply, after_Y_reply    Y: call, begin, end, abort, heartbeat, ...: a reply, before its first byte is
-                         handed to the network and after its last one was
+    before_Y_reply, after_Y_reply    Y: call, begin, end, abort, heartbeat, ...: a reply, alone or in a bundle, before
+                         its first byte is handed to the network and after its last one was
     before_generation, in_generation, after_generation
     before_update, after_update, before_save, before_rename, after_save
 
@@ -12,6 +12,7 @@ At one of them, once, a server dies (SIGKILL to itself: nothing is flushed, nobo
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter
@@ -27,8 +28,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from swarm.backends.fake import FakeBackend
 from swarm.backends.protocols import Batch, Chunk, GenerationRequest
 from swarm.server import model_endpoint
+from swarm.server.bundle import BundleAnswer
 from swarm.store.changes import Change, EpisodeClosed
 from swarm.store.writer import Store
+from swarm.wire import BundledRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,8 @@ class FaultyApp:
         self._points = points
         endpoint: Any = model_endpoint
         endpoint.send_json = self._reaching(endpoint.send_json)  # past `send`
+        bundles: Any = BundleAnswer
+        bundles._answer = self._answering(bundles._answer)
 
     def _reaching(self, send_json: Callable[[Scope, bytes], Awaitable[None]]) -> Callable[[Scope, bytes], Any]:
         async def sending(scope: Scope, content: bytes) -> None:
@@ -152,6 +157,16 @@ class FaultyApp:
 
         return sending
 
+    def _answering(self, answer: Callable[[Any, BundledRequest], Awaitable[bytes]]) -> Callable[..., Any]:
+        async def answering(bundle: Any, asked: BundledRequest) -> bytes:
+            content = await answer(bundle, asked)
+            name = _verb({"path": asked.path})
+            self._points.reach(f"before_{name}_reply")
+            bundle._request.scope.setdefault("answered", []).append(name)
+            return content
+
+        return answering
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = _verb(scope)
 
@@ -159,6 +174,9 @@ class FaultyApp:
             if message["type"] == "http.response.start" and message["status"] < 400:
                 self._points.reach(f"before_{name}_reply")
             await send(message)
+            for line in message.get("body", b"").splitlines() if name == "bundle" else ():
+                if json.loads(line)["status"] < 400:
+                    self._points.reach(f"after_{scope['answered'].pop(0)}_reply")
             if message["type"] == "http.response.body" and not message.get("more_body", False):
                 self._points.reach(f"after_{name}_reply")
 

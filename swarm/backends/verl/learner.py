@@ -30,6 +30,7 @@ from swarm.backends.protocols import NotFinite, TrainEpisode
 from swarm.backends.verl import adapter
 from swarm.backends.verl.engine import SeedSequence
 from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss, verl_batch
+from swarm.backends.verl.processes import LOOK_S
 from swarm.backends.verl.worker import Rank
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
@@ -83,8 +84,6 @@ class RowPartition:
 
 BOOT_S = 600.0
 """Seconds within which all ranks must be up: Ray waits for free resources without a word."""
-LOOK_S = 5.0
-"""Seconds after which who waits for Ray looks whether it is there."""
 GRACE_S = 10.0
 """Seconds that the other ranks have to answer once one of them refused."""
 _ROOM = "lower micro_batch_tokens, set gradient_checkpointing, or ask for more verl.trainers"

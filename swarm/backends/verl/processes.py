@@ -151,6 +151,8 @@ class ChildOutput:
             self._lines.extend(text for text in texts if text)
 
 
+LOOK_S: Final = 5.0
+"""Seconds after which who waits for Ray looks whether it is there."""
 _NAMES: Final = frozenset(
     {
         "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME", "VIRTUAL_ENV",

@@ -25,7 +25,7 @@ import torch
 
 from swarm.backends.protocols import Chunk, Finish, Sampling
 from swarm.backends.verl import vllm
-from swarm.backends.verl.processes import ChildOutput, forget_secrets, run_apart
+from swarm.backends.verl.processes import LOOK_S, ChildOutput, forget_secrets, run_apart
 from swarm.backends.verl.vllm import ReplicaDied, ReplicaSpec
 from swarm.rendering.messages import BackendError
 
@@ -269,8 +269,6 @@ REST_S: Final = 300.0
 """Seconds within which a replica must have given its device's memory back."""
 _SILENCE_S: Final = 60.0
 """Seconds without a sign of life, beyond `TAKE_S`, after which a replica counts as dead."""
-_LOOK_S: Final = 5.0
-"""Seconds after which who waits for Ray looks whether it is there."""
 _CALLS: Final = 1000
 """Calls of one actor that may be under way at once; what generates is none of them."""
 _SEEDS: Final = 1_000_003
@@ -341,7 +339,7 @@ class RayReplica:
         import ray
 
         end = time.monotonic() + seconds
-        while not ray.wait([reference], timeout=min(_LOOK_S, max(0.0, end - time.monotonic())))[0]:
+        while not ray.wait([reference], timeout=min(LOOK_S, max(0.0, end - time.monotonic())))[0]:
             if (gone := self._lost()) is not None:
                 raise ReplicaDied(gone)
             if time.monotonic() > end:
