@@ -6,7 +6,8 @@
 #   make test-all    everything, with the services it needs (.ci/run all): the parts of tests/parts.toml that have not
 #                    passed on these sources; PARTS="verl studies" runs these alone
 #   make test-verl   the tests of the backend `verl`, in an environment of their own (.venv-verl: 3 GB)
-#   make gpu-smoke   the suite of all backends on a GPU, by an environment whose torch finds one: GPU_BIN=/path/to/venv/bin
+#   make gpu         on a GPU, in eight minutes: does the local backend hold what it promises, and how fast is it; needs
+#                    torch and transformers alone; DRY=FILE: on a CPU, at tiny sizes; GPU_BIN=/path/to/venv/bin
 #   make check       ruff, mypy and the measures of the code
 #   make house       the measures of the code, beside other projects'; fails where a goal is missed
 #   make clean       remove what the targets made (studies in .ajet stay)
@@ -25,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes; where this is set each of them would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup research test test-all setup-verl test-verl gpu-smoke check house clean
+.PHONY: setup research test test-all setup-verl test-verl gpu check house clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -91,13 +92,16 @@ test-verl: setup-verl
 	@$(VERL)/bin/pytest $(ARGS) --ignore tests/swarm/backends/verl/whole tests/swarm/backends/verl
 	@$(VERL)/bin/pytest $(ARGS) tests/swarm/backends/verl/whole
 
-# Small random models in fp32 (TF32 off) and bf16. The environment of `setup` has torch's CPU build: not set up here.
-GPU_BIN ?= $(BIN)
-gpu-smoke:
-	@$(GPU_BIN)/python -c 'import torch; raise SystemExit(not torch.cuda.is_available())' 2>/dev/null || { \
-	  echo "gpu-smoke: needs a GPU and an environment whose torch finds it ($(GPU_BIN) finds none); name one with ajet[local,dev] and torch's CUDA build: make gpu-smoke GPU_BIN=/path/to/venv/bin" >&2; exit 2; }
-	@AJET_TEST_DEVICE=cuda NVIDIA_TF32_OVERRIDE=0 $(GPU_BIN)/python -m pytest $(ARGS) \
-	  tests/swarm/backends/conformance
+# Nothing is set up: the environment of `setup` has torch's CPU build, and a machine with a GPU is often at no network.
+GPU_BIN ?=
+DRY ?=
+gpu:
+	@look='import torch, transformers; raise SystemExit(not ($(if $(DRY),True,torch.cuda.is_available())))'; \
+	for python in $(if $(GPU_BIN),$(GPU_BIN)/python,$(BIN)/python $$(which -a python3)); do \
+	  $$python -c "$$look" 2>/dev/null || continue; \
+	  PYTHONPATH=$$PWD exec $$python benchmarks/gpu.py $(if $(DRY),--device cpu --json $(DRY),--json) $(ARGS); \
+	done; \
+	echo "gpu: expected a python3 with transformers whose torch finds $(if $(DRY),a CPU,a GPU), found none; name one: make gpu GPU_BIN=/path/to/venv/bin$(if $(DRY),, (or make a dry run: make gpu DRY=/tmp/gpu.json))" >&2; exit 2
 
 check: setup
 	@$(BIN)/ruff check .

@@ -82,8 +82,9 @@ from performance.headlines import FASTER_THAN_TRL
 from rig.frame import RESULTS, circumstances, concluded, earlier, parser, show_table, tell
 from rig.plots import Curve, band, draw
 from rig.plots import figures as mean_figures
-from rig.training import NAME, Trained, TrainingProcess, made, missing
+from rig.training import NAME, TrainingProcess, made, missing
 from rig.training import folder as model_folder
+from rig.workloads import Trained
 
 from swarm.job import Job, PathModel
 

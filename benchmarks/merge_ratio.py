@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rig.frame import circumstances, concluded, parser, show_table
-from rig.in_process import Workload, conversations, ids_of
+from rig.workloads import Workload, conversations, ids_of
 
 QUICK = 10_000
 """Linear tokens of the largest workload that `--quick` plays."""

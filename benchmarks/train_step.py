@@ -31,7 +31,7 @@ from statistics import median
 from typing import Any
 
 from rig.frame import circumstances, concluded, parser, show_table, tell
-from rig.in_process import MEMBERS, Workload, batch_of, conversations, ids_of
+from rig.workloads import MEMBERS, Workload, batch_of, conversations, ids_of
 
 SCALE = 16
 SIZES = {

@@ -275,12 +275,19 @@ def _train_step(figures: Figures) -> Iterator[Headline]:
 
 
 def _gpu(figures: Figures) -> Iterator[Headline]:
-    for workload in ("T = 4", "T = 10", "T = 20"):
-        row = row_with(figures["updates"], workload=workload, layout="linear")
-        yield ratio(f"{workload}, update on merged calls, times as fast", row["wall ratio"])
-    rates = figures["generation"][0]["tokens per second"]
-    for other in ("continuous", "padded"):
-        yield ratio(f"tokens/s over {other}, 32 requests", rates["ours"] / rates[other])
+    checks = [row for row in figures.get("conformance", ()) if "holds" in row]
+    if checks:
+        yield exact(f"checks of {len(checks)} that do not hold", sum(not row["holds"] for row in checks))
+    for row in figures["updates"]:
+        if row["layout"] == "linear" and row["T"] > 4:
+            yield ratio(f"{row['workload']}, update on merged calls, times as fast", row["wall ratio"])
+    for row in figures["generation"]:
+        rates = row["tokens per second"]
+        for other in sorted(rates.keys() - {"ours"}) if row["requests"] == 32 else ():
+            yield ratio(f"tokens/s over {other}, 32 requests", rates["ours"] / rates[other])
+    pace = {row["who"]: row["steps per minute"] for row in figures.get("steps", ()) if "steps per minute" in row}
+    if "trl" in pace:
+        yield ratio("GRPO steps per minute over TRL's", pace["ours"] / pace["trl"])
 
 
 def _merge_ratio(figures: Figures) -> Iterator[Headline]:

@@ -84,7 +84,7 @@ BENCHMARKS = (
     Benchmark("powers", "Do the powers of the swarm hold what they promise?", 75),
     Benchmark("generate", "How fast does the local engine generate, beside others?", 8),
     Benchmark("train_step", "How much faster is an update on merged calls?", 7),
-    Benchmark("gpu", "And on a GPU?", 4, missing=no_gpu),
+    Benchmark("gpu", "And on a GPU?", 8, missing=no_gpu),
     Benchmark("merge_ratio", "Does merging save the ids that the formula says?", 1),
     Benchmark("against_trl", "How fast are whole steps, beside TRL's?", 6),
     Benchmark("real_model", "How long does a step of a pretrained model take?", 15, missing=training.missing),

@@ -40,10 +40,11 @@ class Request:
 
 
 class Answer(NamedTuple):
-    """Sampled ids and their log-probs."""
+    """Sampled ids and their log-probs; of our engine also the version of the weights that each was sampled by."""
 
     ids: list[int]
     logprobs: list[float]
+    versions: Sequence[int] = ()
 
 
 class Timed(NamedTuple):
@@ -82,30 +83,37 @@ class Ours:
         self.policy = Policy(model, model.device)
         self.batcher = Batcher(self.policy, slots=slots, positions=context, seed=0)
         self._engine = LocalEngine(self.policy, self.batcher, context)
-        self._runner = asyncio.Runner()
-        self._runner.run(self._engine.start())
+        self.runner = asyncio.Runner()
+        self.runner.run(self._engine.start())
 
     def run(self, requests: Sequence[Request]) -> Timed:
         """Answer requests that all come at once."""
         begun = time.perf_counter()
+        answers = self.answers([(request.prompt, Sampling(max_tokens=request.answer)) for request in requests])
+        return Timed(answers, time.perf_counter() - begun)
 
-        async def one(request: Request) -> Answer:
-            answer, rule = Answer([], []), Sampling(max_tokens=request.answer)
-            async for chunk in self._engine.generate(GenerationRequest("", request.prompt, rule)):
-                answer.ids.extend(chunk.ids)
-                answer.logprobs.extend(chunk.logprobs)
-            return answer
+    def answers(self, asked: Sequence[tuple[Sequence[int], Sampling]]) -> list[Answer]:
+        """Return the answers to prompts that all come at once, each sampled by its own rule."""
 
         async def together() -> list[Answer]:
-            return await asyncio.gather(*map(one, requests))
+            return await asyncio.gather(*(self.answer(*each) for each in asked))
 
-        answers = self._runner.run(together())
-        return Timed(answers, time.perf_counter() - begun)
+        return self.runner.run(together())
+
+    async def answer(self, prompt: Sequence[int], rule: Sampling) -> Answer:
+        """Return the answer to one prompt."""
+        versions: list[int] = []
+        answer = Answer([], [], versions)
+        async for chunk in self._engine.generate(GenerationRequest("", prompt, rule)):
+            answer.ids.extend(chunk.ids)
+            answer.logprobs.extend(chunk.logprobs)
+            versions.extend([chunk.version] * len(chunk.ids))
+        return answer
 
     def close(self) -> None:
         """End the engine's thread."""
-        self._runner.run(self._engine.stop())
-        self._runner.close()
+        self.runner.run(self._engine.stop())
+        self.runner.close()
 
 
 class _StaticCache:
@@ -207,7 +215,11 @@ class Padded:
             eos_token_id=None, pad_token_id=0, return_dict_in_generate=True, output_logits=True,
         )  # fmt: skip
         new = out.sequences[:, ids.shape[1] :]
-        logprobs = torch.stack(out.logits, 1).float().log_softmax(-1).gather(-1, new[..., None])[..., 0]
+        every = [
+            logits.float().log_softmax(-1).gather(-1, ids)
+            for logits, ids in zip(out.logits, new.T[..., None], strict=True)
+        ]
+        logprobs = torch.cat(every, 1)
         pairs = zip(new.tolist(), logprobs.tolist(), requests, strict=True)
         answers = [Answer(ids[: request.answer], values[: request.answer]) for ids, values, request in pairs]
         return Timed(answers, time.perf_counter() - begun)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -11,12 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-
-from research.controller.session import collect_versions
-from research.installation.machine import cores, describe
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -31,6 +26,8 @@ def parser(documentation: str | None, *, quick: str, parallel: bool = False) -> 
     options.add_argument("--json", action="store_true", help="write the figures to benchmarks/results/")
     options.add_argument("--check", action="store_true", help="exit code 1 when a goal is missed")
     if parallel:
+        from research.installation.machine import cores
+
         options.add_argument("--workers", type=int, default=cores(), help="processes (default: all cores)")
     return options
 
@@ -47,10 +44,17 @@ def earlier(name: str) -> dict[str, Any]:
     return figures
 
 
+def write(path: Path, figures: Mapping[str, Any]) -> None:
+    """Write figures to a file, whole or not at all."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(json.dumps(figures, indent=2) + "\n")
+    os.replace(new, path)
+
+
 def concluded(name: str, figures: dict[str, Any], missed: Sequence[str], options: argparse.Namespace) -> int:
     """Write the figures and name the goals that were missed, as the options ask; return the exit code."""
     if options.json:
-        (RESULTS / f"{name}.json").write_text(json.dumps(figures, indent=2) + "\n")
+        write(RESULTS / f"{name}.json", figures)
     if options.check and missed:
         print("missed: " + "; ".join(missed))
         return 1
@@ -59,16 +63,26 @@ def concluded(name: str, figures: dict[str, Any], missed: Sequence[str], options
 
 def circumstances(options: argparse.Namespace) -> dict[str, Any]:
     """Return where and with what the figures were measured."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, cwd=RESULTS.parent, check=False)
+    from research.controller.session import collect_versions
+    from research.installation.machine import describe
+
     return {
         "quick": options.quick,
         "machine": describe(),
         "processor": platform.processor() or platform.machine(),
         "versions": collect_versions(),
-        "commit": commit.stdout.strip() or None,
-        "date": datetime.now(UTC).date().isoformat(),
+        **moment(),
     }
+
+
+def moment() -> dict[str, str | None]:
+    """Return the commit (short; None where git knows none) and the day."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, cwd=RESULTS.parent, check=False).stdout
+    except OSError:  # no git
+        found = ""
+    return {"commit": found.strip() or None, "date": datetime.now(UTC).date().isoformat()}
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -105,9 +119,12 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
     """Print a table; all columns but the first `left` are aligned to the right."""
-    table = Table(title=title)
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="left" if place < left else "right", no_wrap=True)
-    for cells in rows:
-        table.add_row(*cells)
-    Console(width=160).print(table)
+    lines = [columns, *rows]
+    widths = [max(len(cells[place]) for cells in lines) for place in range(len(columns))]
+    print(f"\n{title}")
+    for number, cells in enumerate(lines):
+        aligned = (cell.ljust(width) if place < left else cell.rjust(width)
+                   for place, (cell, width) in enumerate(zip(cells, widths, strict=True)))  # fmt: skip
+        print("  ".join(aligned).rstrip())
+        if number == 0:
+            print("  ".join("-" * width for width in widths))

@@ -26,7 +26,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +34,7 @@ import psutil
 from real_model import WORDS
 
 from research.installation.home import Home
+from rig.workloads import Step, Trained
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
 from studies.records.procedure import InterimAnalysis, Prediction
@@ -47,36 +48,6 @@ from swarm.job import Job, TinyModel
 
 BOOT_S = 120.0
 BENCHMARKS = Path(__file__).parents[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One training step: when it was done (seconds since the training began), and what it measured."""
-
-    at: float
-    reward: float
-    success: float
-    generate_s: float
-    update_s: float
-    """Seconds of the learner's update; what is neither this nor generation is the rest of the step."""
-    generate_ids: float = 0.0
-    update_ids: float = 0.0
-    """Ids that the model was fed in either, padding included; 0 where nobody counted them."""
-    cpu_s: float = 0.0
-    """CPU seconds of the process that learns, from some moment until the step was done."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """A training that was carried out."""
-
-    steps: tuple[Step, ...]
-    cpu_s: float
-    """CPU seconds of all processes that took part, while it trained."""
-
-    def write(self, path: Path) -> None:
-        """Write it as JSON."""
-        path.write_text(json.dumps(asdict(self)))
 
 
 class TrainingProcess:

@@ -19,16 +19,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from datasets import Dataset
-from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from rig.training import Step, Trained, environment_of
-from swarm.backends.tiny_model import ensure_tiny
+from rig.workloads import Step, Trained
 from swarm.environments.base import PlainEnvironment, PlainGame, Task, said
 from swarm.job import Job, TinyModel
 
@@ -191,10 +193,13 @@ def rewarder(environment: PlainEnvironment, clock: Clock) -> Callable[..., list[
 
 def config(job: Job, folder: Path, settings: Mapping[str, Any]) -> GRPOConfig:
     """Return TRL's settings for a job."""
-    defaults = {"bf16": False, "gradient_checkpointing": False, "per_device_train_batch_size": job.episodes_per_step}
+    defaults = {
+        "bf16": False, "gradient_checkpointing": False, "per_device_train_batch_size": job.episodes_per_step,
+        "use_cpu": True,
+    }  # fmt: skip
     settings = {**defaults, **settings}
     return GRPOConfig(
-        output_dir=str(folder / "trl"), use_cpu=True, fp16=False, use_vllm=False, seed=job.seed,
+        output_dir=str(folder / "trl"), fp16=False, use_vllm=False, seed=job.seed,
         gradient_accumulation_steps=job.episodes_per_step // settings["per_device_train_batch_size"],
         num_generations=job.group_size, num_iterations=1, max_steps=job.steps,
         max_completion_length=job.max_tokens, temperature=job.temperature, top_p=1.0, top_k=0,
@@ -206,7 +211,40 @@ def config(job: Job, folder: Path, settings: Mapping[str, Any]) -> GRPOConfig:
     )  # fmt: skip
 
 
+def steps_of_ids(
+    model: Any, job: Job, prompts: Sequence[Sequence[int]], reward: Callable[[Sequence[int]], float],
+    settings: Mapping[str, Any],
+) -> list[Step]:  # fmt: skip
+    """Train on prompts in ids, of which each step takes the next, by a reward of ids; no answer ends early."""
+    words = {str(token): token for token in range(model.config.vocab_size)}
+    end = str(len(words) - 1)
+    plain = Tokenizer(WordLevel(words, unk_token=end))
+    plain.pre_tokenizer = WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, eos_token=end, pad_token=end, padding_side="left")
+    clock = Clock()
+
+    def rewards(completion_ids: list[list[int]], **_: Any) -> list[float]:
+        found = [reward(ids) for ids in completion_ids]
+        clock.outcomes += [(value, False) for value in found]
+        return found
+
+    settings = {**settings, "generation_kwargs": {"min_new_tokens": job.max_tokens}, "shuffle_dataset": False}
+    rows = Dataset.from_list([{"prompt": " ".join(map(str, ids))} for ids in prompts])
+    with TemporaryDirectory() as folder:
+        clock.trainer = Timed(
+            model=model, reward_funcs=rewards, args=config(job, Path(folder), settings), processing_class=tokenizer,
+            train_dataset=rows, callbacks=[clock],
+        )  # fmt: skip
+        clock.trainer.train()
+    return clock.steps
+
+
 def _run(folder: Path) -> Trained:
+    from peft import LoraConfig
+
+    from rig.training import environment_of
+    from swarm.backends.tiny_model import ensure_tiny
+
     order = json.loads((folder / "training.json").read_text())
     job = Job.model_validate(order["job"])
     torch.set_num_threads(1)

@@ -30,10 +30,7 @@ MEASURED = [each.name for each in BENCHMARKS if load(each.name) or each.missing 
 ENTRY = Entry("soak", "kill to serving again, s", "aaa", "2026-01-01", 1.0, 0.3, "lower")
 
 
-@pytest.mark.parametrize("script", [
-    pytest.param(path.name, marks=[pytest.mark.full] if path.stem == "gpu" else [])  # imports all of transformers
-    for path in sorted((ROOT / "benchmarks").glob("*.py"))
-])  # fmt: skip
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "benchmarks").glob("*.py")))
 def test_a_script_answers_help(
     script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ from swarm.timelines.node import TrainRow
 from tests.lazily import lazy
 
 DEVICE = os.environ.get("AJET_TEST_DEVICE", "cpu")
-"""Where the local backends of the suite compute: cpu, or cuda on a machine with a GPU (`make gpu-smoke`)."""
+"""Where the local backends of the suite compute: cpu, or cuda where there is a GPU (`make gpu`: its part `suite`)."""
 RATE = 0.01
 """The learning rate of whatever a test does not give another: it moves log-probs far beyond any tolerance."""
 MINIBATCHES: Mapping[str, Any] = {"kl_coef": 0.05, "minibatches": 2, "lr_schedule": "linear"}

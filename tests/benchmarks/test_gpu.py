@@ -1,0 +1,106 @@
+"""`make gpu` stays ready without a GPU: where torch and transformers are all there is, and as a dry run of all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.job import Job
+
+ROOT = Path(__file__).parents[2]
+BARE = """
+import importlib.metadata, json, os, re, runpy, sys
+from importlib.machinery import PathFinder
+from packaging.requirements import Requirement
+
+def plain(name):
+    return re.sub("[-_.]+", "-", name).lower()
+
+def required(name, found):
+    if name not in found:
+        try:
+            asked = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            return found
+        found.add(name)
+        for each in map(Requirement, asked):
+            if each.marker is None or each.marker.evaluate({"extra": ""}):
+                required(plain(each.name), found)
+    return found
+
+# typer asks for pydantic since lately
+there = (required("torch", set()) | required("transformers", set()) | {"ajet"}) - {"pydantic", "pydantic-core"}
+owners = importlib.metadata.packages_distributions()
+refused = {name for name, packages in owners.items() if not there & set(map(plain, packages))}
+
+class Bare(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in refused else PathFinder.find_spec(name, path, target)
+
+sys.meta_path = [Bare if each is PathFinder else each for each in sys.meta_path]
+sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+"""
+WHAT_RUNS = """
+from rig.bare import stand_in
+assert stand_in()
+from swarm.job import Job
+print(json.dumps({name: value for name, value in vars(Job(dtype="bfloat16", steps=7)).items() if name != "model"},
+                 default=list))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, *words], env=variables, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_torch_and_transformers_are_enough_for_it_and_what_needs_more_is_named(tmp_path: Path) -> None:
+    script, file = str(ROOT / "benchmarks/gpu.py"), tmp_path / "gpu.json"
+    parts = ("--part", "conformance", "--part", "study", "--part", "verl")
+    ended = run("-c", BARE + WHAT_RUNS, script, "--device", "cpu", "--json", str(file), *parts)
+    assert ended.returncode == 0, ended.stderr
+    figures: dict[str, Any] = json.loads(file.read_text())
+    assert (figures["dry run"], figures["jobs"]) == (True, "not validated: no pydantic")
+    held = [(row["dtype"], row["adapter"], row.get("holds", row.get("not run"))) for row in figures["conformance"]]
+    assert set(held) == {("float32", 0, True), ("bfloat16", 0, True), ("float32", 4, "needs peft")}
+    assert "fastapi" in figures["study"]["not run"]
+    assert "ray, verl, vllm" in figures["verl"]["not run"]
+    stood, job = json.loads(ended.stdout.splitlines()[0]), Job(dtype="bfloat16", steps=7).model_dump(mode="json")
+    assert {name: stood.get(name) for name in job if name != "model"} == {n: v for n, v in job.items() if n != "model"}
+
+
+@pytest.mark.slow
+def test_a_dry_run_has_every_part_and_never_the_place_of_a_measurement(tmp_path: Path) -> None:
+    script, file = str(ROOT / "benchmarks/gpu.py"), tmp_path / "gpu.json"
+    asked = [word for name in ("generation", "steps", "updates", "study", "suite") for word in ("--part", name)]
+    ended = run(script, "--device", "cpu", "--json", str(file), *asked)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    figures: dict[str, Any] = json.loads(file.read_text())
+    assert (figures["failed"], figures["cut"]) == ({}, {})
+    (generation,), steps, updates = figures["generation"], figures["steps"], figures["updates"]
+    assert generation["tokens per second"].keys() == {"ours", "continuous", "padded"}
+    assert [(row["who"], row.get("steps per minute", 1) > 0) for row in steps] == [("ours", True), ("trl", True)]
+    assert {(row["T"], row["layout"]) for row in updates} == {
+        (turns, layout) for turns in (4, 10, 20) for layout in ("linear", "unmerged", "tree")
+    }
+    assert [row["status"] for row in figures["study"]] == ["concluded"]
+    assert [row["holds"] for row in figures["suite"]] == [True]
+    refused = run(script, "--device", "cpu", "--json")
+    assert (refused.returncode, "expected --json FILE" in refused.stderr) == (2, True)
+
+
+def test_without_a_gpu_it_ends_with_the_way_to_a_dry_run() -> None:
+    ended = subprocess.run(
+        ["make", "gpu", "GPU_BIN=/nowhere"], cwd=ROOT, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert (ended.returncode, "make gpu DRY=/tmp/gpu.json" in ended.stderr) == (2, True)
