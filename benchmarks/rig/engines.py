@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM
-from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from swarm.backends.local.batcher import Batcher
@@ -232,6 +231,8 @@ class Continuous:
     """Continuous batching of transformers: one manager, kept and warm, with room for all, prefixes shared."""
 
     def __init__(self, model: Any, slots: int, context: int) -> None:
+        from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
         config = ContinuousBatchingConfig(
             block_size=_BLOCK, num_blocks=slots * (context // _BLOCK + 1), max_batch_tokens=1024,
             return_logprobs=True, seed=0,

@@ -12,6 +12,7 @@ import gc
 import math
 import os
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -330,5 +331,6 @@ def outcome(check: Check, make: Callable[..., Subject], bounds: Mapping[str, flo
     try:
         off = check.of(make)
     except Exception as error:  # noqa: BLE001 - whatever breaks is what the check found, and the others go on
+        traceback.print_exc()
         return {"check": check.name, "holds": False, "failed": f"{type(error).__name__}: {error}".splitlines()[0]}
     return {"check": check.name, "holds": off <= bound, "off": float(f"{off:.3g}"), "bound": bound}

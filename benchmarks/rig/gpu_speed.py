@@ -10,6 +10,7 @@ import copy
 import gc
 import resource
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -97,7 +98,8 @@ def timed(bench: Bench, work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def failure(error: Exception) -> str:
-    """Return an error in a line."""
+    """Return an error in a line; all of it goes to whoever watches."""
+    traceback.print_exception(error)
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 

@@ -6,10 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
+import gpu
 import pytest
+from rig.bare import Bench
 
 from swarm.job import Job
 
@@ -97,6 +102,30 @@ def test_a_dry_run_has_every_part_and_never_the_place_of_a_measurement(tmp_path:
     assert [row["holds"] for row in figures["suite"]] == [True]
     refused = run(script, "--device", "cpu", "--json")
     assert (refused.returncode, "expected --json FILE" in refused.stderr) == (2, True)
+
+
+def part(end: Callable[[], object]) -> Callable[[Bench], Iterator[dict[str, Any]]]:
+    def rows(_: Bench) -> Iterator[dict[str, Any]]:
+        yield {"what": "first"}
+        end()
+
+    return rows
+
+
+@pytest.mark.parametrize(("end", "seconds", "told"), [
+    (lambda: None, 60, None), (lambda: {}["x"], 60, ("failed", "KeyError: 'x'")),
+    (lambda: os._exit(3), 60, ("failed", "its process ended with 3")), (Event().wait, 1, ("cut", None)),
+])  # fmt: skip
+def test_what_a_part_found_is_kept_however_it_ends(
+    end: Callable[[], object], seconds: float, told: tuple[str, str | None] | None
+) -> None:
+    found = list(gpu.forked(part(end), Bench("cpu", time.monotonic() + seconds)))
+    rows = [("row", {"what": "first"})] * (found[0][0] == "row")  # a part that is cut may not have come so far
+    assert [each for each in found if each[0] == "row"] == rows
+    assert bool(rows) or told == ("cut", None)
+    assert [(kind, words if kind == "failed" else None) for kind, words in found[len(rows) :]] == (
+        [told] if told else []
+    )
 
 
 def test_without_a_gpu_it_ends_with_the_way_to_a_dry_run() -> None:
