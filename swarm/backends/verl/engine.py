@@ -386,6 +386,7 @@ class ReplicatedEngine:
         self._changed.set()
 
     async def _deliver(self, life: ReplicaInstance) -> None:
+        life.heard = time.monotonic()  # until now it booted
         while True:
             for delivery in await life.handle.take():
                 life.heard = time.monotonic()

@@ -285,6 +285,22 @@ async def test_requests_wait_while_replicas_rest_and_go_on_with_the_next_weights
     assert [chunk.version for each in await asyncio.gather(before, meanwhile) for chunk in each] == [1, 1]
 
 
+async def test_the_time_of_a_boot_is_no_silence() -> None:
+    world = World(lambda fake: fake.may_boot.clear())
+    starting = asyncio.ensure_future(world.engine.start())
+    await until(lambda: len(world.made) == 2)
+    for slot, fake in zip(world.engine._slots, world.made, strict=True):
+        assert slot.instance
+        slot.instance.heard -= 2 * engine_module.SILENCE_S
+        fake.may_boot.set()
+    await starting
+    for slot in world.engine._slots:
+        assert slot.instance
+        slot.instance.open[1] = OutputQueue()
+        assert not slot.instance.is_silent(engine_module.SILENCE_S)
+    await world.engine.stop()
+
+
 def test_a_replica_that_rests_may_be_silent() -> None:
     life = ReplicaInstance(FakeReplica(0, 0), open={1: OutputQueue()})
     life.heard -= 2.0
