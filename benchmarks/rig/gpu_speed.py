@@ -80,11 +80,16 @@ def memory(bench: Bench) -> Iterator[dict[str, float]]:
         yield found
         found["GiB of the process"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
         return
-    held = torch.cuda.memory_allocated()
+    held = held_gib(bench)
     torch.cuda.reset_peak_memory_stats()
     yield found
-    found["GiB beyond weights"] = round((torch.cuda.max_memory_allocated() - held) / 2**30, 2)
+    found["GiB beyond weights"] = round(torch.cuda.max_memory_allocated() / 2**30 - held, 2)
     found["GiB allocated"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+
+
+def held_gib(bench: Bench) -> float:
+    """Return what is allocated on the device now; 0 on a CPU."""
+    return 0.0 if bench.dry else torch.cuda.memory_allocated() / 2**30
 
 
 def timed(bench: Bench, work: Callable[[], Any]) -> tuple[float, Any]:
@@ -115,23 +120,28 @@ def generation(bench: Bench) -> Iterator[dict[str, Any]]:
         "padded": lambda: Padded(copy.deepcopy(reference)),
     }
     made: dict[str, Any] = {}
+    base: dict[str, float] = {}
+    """GiB of each one's weights and cache."""
     for count in counts:
-        row: dict[str, Any] = {"requests": count, "tokens per second": {}, "off a plain forward": {}}
+        row: dict[str, Any] = {"requests": count, "tokens per second": {}, "off a plain forward": {}, "GiB": {}}
         warm, requests = (requests_of(bench, count, repeat, scale) for repeat in range(2))
         tokens = row["tokens"] = sum(request.answer for request in requests)
-        with memory(bench) as taken:
-            for name in contestants:
-                try:
-                    contestant = made[name] = made.get(name) or contestants[name]()
+        for name, make in contestants.items():
+            own, before = base.get(name, 0.0), held_gib(bench)
+            try:
+                with memory(bench) as taken:
+                    contestant = made[name] = made.get(name) or make()
+                    base.setdefault(name, held_gib(bench) - before)
                     contestant.run([Request(each.prompt, min(WARM, each.answer)) for each in warm])
                     done = contestant.run(requests)
-                    row["tokens per second"][name] = round(tokens / done.seconds)
-                    off = deviation(reference, requests[0].prompt, done.answers[0])
-                    row["off a plain forward"][name] = round(off, 4)
-                    tell(f"{count} requests, {name}: {done.seconds:.1f} s")
-                except Exception as error:  # noqa: BLE001 - another library's failure is a result, the others go on
-                    row[f"{name} failed"] = failure(error)
-        yield {**row, "fused": "ours" in made and made["ours"].policy.unfused is None, **taken}
+                row["tokens per second"][name] = round(tokens / done.seconds)
+                off = deviation(reference, requests[0].prompt, done.answers[0])
+                row["off a plain forward"][name] = round(off, 4)
+                row["GiB"][name] = round(next(iter(taken.values())) + own, 2)
+                tell(f"{count} requests, {name}: {done.seconds:.1f} s")
+            except Exception as error:  # noqa: BLE001 - another library's failure is a result, the others go on
+                row[f"{name} failed"] = failure(error)
+        yield {**row, "fused": "ours" in made and made["ours"].policy.unfused is None}
     for contestant in made.values():
         contestant.close()
 

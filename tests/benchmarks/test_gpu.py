@@ -85,6 +85,7 @@ def test_torch_and_transformers_are_enough_for_it_and_what_needs_more_is_named(t
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_a_dry_run_has_every_part_and_never_the_place_of_a_measurement(tmp_path: Path) -> None:
     script, file = str(ROOT / "benchmarks/gpu.py"), tmp_path / "gpu.json"
     asked = [word for name in ("generation", "steps", "updates", "study", "suite") for word in ("--part", name)]
