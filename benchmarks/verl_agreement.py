@@ -4,6 +4,8 @@
     python benchmarks/verl_agreement.py --quick    4 trainings of 2 steps: no intervals, no goal
     python benchmarks/verl_agreement.py --json     also writes benchmarks/results/verl_agreement.{json,svg}
     python benchmarks/verl_agreement.py --check    exit code 1 unless the goals below are met
+    python benchmarks/verl_agreement.py --only guess --seeds 20 --attempts 10       more of one, which --json writes
+                                                   beside the others: verl_agreement_guess.{json,svg}
 
 `guess` and `arith`, each by both backends with the same jobs and the same seeds: the default tiny model but with heads
 of 32 numbers (vLLM has no attention for fewer on a CPU), warm-started as ever, GRPO, rows that are linear. Every
@@ -27,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -55,16 +57,23 @@ QUICK = AgreementSize(("guess", "arith"), seeds=1, steps=2, episodes_per_step=16
 
 def main() -> int:
     """Run the benchmark; return the exit code."""
-    options = parser(__doc__, quick="few steps, one seed").parse_args()
+    known = parser(__doc__, quick="few steps, one seed")
+    known.add_argument("--only", choices=FULL.environments, help="one environment alone")
+    known.add_argument("--seeds", type=int, help=f"trainings of each backend (default {FULL.seeds}; quick: 1)")
+    known.add_argument("--attempts", type=int, default=1, help="plays of each held-out task (default 1)")
+    options = known.parse_args()
     os.environ["AJET_VERL_PYTHON"] = require_verl()
-    size = QUICK if options.quick else FULL
+    size = replace(QUICK if options.quick else FULL, attempts=options.attempts)
+    size = replace(size, seeds=options.seeds or size.seeds)
+    size = replace(size, environments=(options.only,) if options.only else size.environments)
+    name = f"{NAME}_{options.only}" if options.only else NAME
     with tempfile.TemporaryDirectory(prefix="ajet-agreement-") as temporary:
         found = _all_trained(size, Path(temporary))
     figures = {**_figures(found, size), **circumstances(options)}
     show(figures)
     if options.json:
-        _draw(figures)
-    return concluded(NAME, figures, goals_missed(figures), options)
+        _draw(figures, name)
+    return concluded(name, figures, goals_missed(figures), options)
 
 
 def _all_trained(size: AgreementSize, folder: Path) -> list[ServedTraining]:
@@ -75,7 +84,7 @@ def _all_trained(size: AgreementSize, folder: Path) -> list[ServedTraining]:
     for seed, environment in product(range(size.seeds), size.environments):
         for backend in BACKENDS if seed % 2 == 0 else BACKENDS[::-1]:
             place, began = folder / f"{environment}-{backend}-{seed}", time.monotonic()
-            done = trained(place, models, job_of(environment, backend, seed, size), size.held_out)
+            done = trained(place, models, job_of(environment, backend, seed, size), size)
             found.append(done)
             ends = f"{done.before:.3f} to {done.end:.3f}, mean of the curve {done.curve:.3f}"
             print(f"{environment}, {backend}, seed {seed}: {ends}; {time.monotonic() - began:.0f} s", file=sys.stderr)
@@ -88,14 +97,14 @@ def _figures(found: Sequence[ServedTraining], size: AgreementSize) -> dict[str, 
         "size": asdict(size),
         "margins": dict(MARGINS),
         "seconds of all trainings": round(sum(each.boot_s + each.train_s for each in found)),
-        "environments": {name: of_environment(name, found, size.held_out) for name in size.environments}
+        "environments": {name: of_environment(name, found, size.held_out * size.attempts) for name in size.environments}
         if judged
         else {},
         "trainings": [asdict(each) for each in found],
     }
 
 
-def _draw(figures: Mapping[str, Any]) -> None:
+def _draw(figures: Mapping[str, Any], name: str) -> None:
     panels = {
         environment: {
             backend: Curve(range(1, len(runs[0]) + 1), band(runs))
@@ -107,7 +116,7 @@ def _draw(figures: Mapping[str, Any]) -> None:
     if panels:
         size = figures["size"]
         note = f"mean of {size['seeds']} seeds and its 95 % interval; {size['episodes_per_step']} episodes a step"
-        draw(panels, RESULTS / f"{NAME}.svg", x="training step", y="success", note=note)
+        draw(panels, RESULTS / f"{name}.svg", x="training step", y="success", note=note)
 
 
 def goals_missed(figures: Mapping[str, Any]) -> list[str]:

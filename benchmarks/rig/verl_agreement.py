@@ -50,13 +50,14 @@ _APART: Final = "training/rollout_probs_diff_max"
 
 @dataclass(frozen=True, slots=True)
 class AgreementSize:
-    """How much each training is; `held_out` tasks are played once each."""
+    """How much each training is; `held_out` tasks are played `attempts` times each."""
 
     environments: tuple[str, ...]
     seeds: int
     steps: int
     episodes_per_step: int
     held_out: int
+    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,29 +93,29 @@ def job_of(environment: str, backend: Backend, seed: int, size: AgreementSize) -
     )  # fmt: skip
 
 
-def trained(folder: Path, models: Path, job: Job, held_out: int) -> ServedTraining:
+def trained(folder: Path, models: Path, job: Job, size: AgreementSize) -> ServedTraining:
     """Carry one training out on a server of its own in `folder`."""
     began = time.monotonic()
     server = start_swarm(folder, models=models, port=0, variables=ONE_THREAD, binding=Binding(backend="verl"))
     try:
-        return asyncio.run(_trained(server.url, server.admin_token, job, held_out, began))
+        return asyncio.run(_trained(server.url, server.admin_token, job, size, began))
     finally:
         stop_swarm(server, grace_s=60.0)
 
 
-async def _trained(url: str, token: str, job: Job, held_out: int, began: float) -> ServedTraining:
+async def _trained(url: str, token: str, job: Job, size: AgreementSize, began: float) -> ServedTraining:
     environment = BUILT_IN[job.environment]
     tasks = list(environment.tasks("train"))
     random.Random(job.seed).shuffle(tasks)
-    hidden = random.Random(0).sample(list(environment.tasks("hidden")), held_out)  # the same for every training
+    hidden = random.Random(0).sample(list(environment.tasks("hidden")), size.held_out)  # the same for every training
     async with AsyncSwarmClient(url, token) as client:
         await client.ensure_training(job, timeout_s=BOOT_S)
         booted = time.monotonic()
-        before = await _success(client, environment, hidden)
+        before = await _success(client, environment, hidden, size.attempts)
         rolling = time.monotonic()
         await client.rollout(agent_of(environment), tasks, concurrency=job.max_concurrency)
         ended = time.monotonic()
-        end = await _success(client, environment, hidden)
+        end = await _success(client, environment, hidden, size.attempts)
         page = await client.history(keys=(_SUCCESS, _APART), limit=MOST_STEPS)
     steps = page.steps
     if [step.step for step in steps] != list(range(1, job.steps + 1)):
@@ -127,8 +128,10 @@ async def _trained(url: str, token: str, job: Job, held_out: int, began: float) 
     )  # fmt: skip
 
 
-async def _success(client: AsyncSwarmClient, environment: PlainEnvironment, tasks: Sequence[Task]) -> float:
-    results = await client.evaluate(agent_of(environment), tasks)
+async def _success(
+    client: AsyncSwarmClient, environment: PlainEnvironment, tasks: Sequence[Task], attempts: int
+) -> float:
+    results = await client.evaluate(agent_of(environment), tasks, samples=attempts)
     return fmean(bool(result.success) for result in results)
 
 
