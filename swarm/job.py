@@ -532,6 +532,11 @@ class Job(Canonical):
         """`verl`, or its defaults where that says nothing."""
         return self.verl or VerlFields()
 
+    @property
+    def sequences_at_once(self) -> int:
+        """Most sequences that engines advance at once, all replicas together."""
+        return self.max_concurrency * (self.verl_fields.replicas if self.backend == "verl" else 1)
+
     def trains(self, agent: str) -> bool:
         """Return whether calls of an agent of this name, "" where it says none, are trained."""
         return not self.train_agents or agent in self.train_agents

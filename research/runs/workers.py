@@ -211,16 +211,17 @@ def play_arguments(spec: AttemptSpec, role: Role, *, server: str, out: str) -> t
     limit_s = (spec.time_limit_s or 4 * spec.play_s) / 4 if player_of(spec, role) else spec.play_s
     bounds = ("--seed", str(seed), "--timeout", f"{limit_s:g}", *knobs)
     common = ("--environment", environment_of(spec, role), "--server", server, *bounds)
+    at_once = spec.job.sequences_at_once
     if role == "client":
         # of a game a turn costs nothing: while half of the plays are at the engine, the others' bundles fill; with
         # staleness, more at once would be older
-        most = spec.job.max_concurrency * (1 if is_custom(run.environment) or spec.job.max_staleness else 2)
-        concurrency = max(spec.job.max_concurrency, min(most, spec.job.episodes_per_step))
+        most = at_once * (1 if is_custom(run.environment) or spec.job.max_staleness else 2)
+        concurrency = max(at_once, min(most, spec.job.episodes_per_step))
         code = [(slot, source) for slot, source in run.sources.items() if is_expression(source)]
         expressions = (word for slot, source in code for word in ("--slot", f"{slot}={source}"))
         return ("play", *common, "--concurrency", str(concurrency), *expressions)
-    metric = run.metric
-    asked, search = ("evaluate", *common, "--split", metric.split, "--out", out), metric.split == "search"
+    metric, more = run.metric, ("--concurrency", str(at_once)) if at_once > 64 else ()  # what it plays untold
+    asked, search = ("evaluate", *common, *more, "--split", metric.split, "--out", out), metric.split == "search"
     kept = ("--transcripts", str(SEARCH_TRANSCRIPTS if search else TRANSCRIPTS))
     if role == "evaluator-during":
         assert metric.schedule is not None
