@@ -42,15 +42,13 @@ EXCHANGE_TIMEOUT_S = 1800
 
 def check() -> str:
     """Return a line that names the versions found; BackendError where one is missing or known not to work."""
-    found: dict[str, str] = {}
-    for name in ("verl", "ray", "torch", "tensordict"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError as error:
-            raise BackendError(
-                f"the backend `verl` needs the package {name}, which is not installed: install ajet[verl] as "
-                "docs/cluster.md says"
-            ) from error
+    try:
+        found = {name: metadata.version(name) for name in ("verl", "ray", "torch", "tensordict")}
+    except metadata.PackageNotFoundError as error:
+        raise BackendError(
+            f"the backend `verl` needs the package {error.name}, which is not installed: install ajet[verl] as "
+            "docs/cluster.md says"
+        ) from error
     if found["verl"].rsplit(".", 1)[0] != PINNED:
         raise BackendError(f"expected verl {PINNED}.x, found {found['verl']}: install verl>=0.9,<0.10")
     return ", ".join(f"{name} {version}" for name, version in found.items())

@@ -23,7 +23,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -59,9 +58,18 @@ def reserve_gpus(bundles: Sequence[int], seconds: float = FREE_S) -> Any:
     return group
 
 
+_RUN: Final = ("verl 0.9.1", "ray 2.60.0", "vllm 0.31.0")
+
+
+def warn_of_versions() -> str | None:
+    """Return a line that names versions here which are taken and were never run, and those that were; None: these."""
+    here = (f"verl {version('verl')}", f"ray {version('ray')}", vllm.check().lower())
+    odd = ", ".join(each for each in here if each.split("+")[0] not in _RUN)
+    return f"warning: {odd} was never run with ajet, which was run with {', '.join(_RUN)}" if odd else None
+
+
 def _check_ray(job: Job) -> str:
-    address = job.verl_fields.address
-    if address is None:
+    if (address := job.verl_fields.address) is None:
         return f"{version('ray')}, to be started on this machine"
     require_reachable(address)
     return f"{version('ray')}, answers at {address}"
@@ -115,7 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("verl", lambda: str(import_module("swarm.backends.verl.adapter").check())),  # which imports torch
         ("vllm", vllm.check),
         ("ray", lambda: _check_ray(job)),
+        ("versions", lambda: warn_of_versions() or "those that ajet was run with"),
         ("devices", lambda: _check_devices(job)),
+        ("at once", lambda: f"{job.sequences_at_once} sequences, {job.max_concurrency} in each replica"),
         ("model", lambda: _check_model(job, options.models)),
         ("memory", lambda: _check_memory(job, options.models)),
     )
@@ -387,7 +397,7 @@ def _begin(address: str | None, cpus: int | None) -> None:
     if address is None and "RAY_TMPDIR" not in os.environ:
         common["_temp_dir"] = private_folder()
     try:
-        with restrict_environment() if address is None else nullcontext():
+        with restrict_environment() if address is None else contextlib.nullcontext():
             _start_ray(common, _STARTS if address is None else 1)
     except Exception as error:  # Ray raises many kinds, all of them for "there is no cluster to work on"
         said = f"{type(error).__name__}: {error}".splitlines()[0]

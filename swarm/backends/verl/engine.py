@@ -404,8 +404,5 @@ def make_engine(
     `start`. BackendError: no model."""
     return ReplicatedEngine(
         lambda number, life: RayReplica(spec, number, life, options(number), lost),
-        replicas,
-        spec.job.max_context,
-        vocabulary_size(Path(spec.folder)),
-        draws=draws,
-    )
+        replicas, spec.job.max_context, vocabulary_size(Path(spec.folder)), draws=draws,
+    )  # fmt: skip

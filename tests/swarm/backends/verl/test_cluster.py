@@ -135,6 +135,23 @@ def test_a_second_training_of_a_process_with_another_address_is_refused(
     assert (begun, cluster_module._joined) == ([first], 2)
 
 
+@pytest.mark.parametrize(
+    ("here", "odd"),
+    [
+        ({}, None), ({"vllm": "0.31.0+cpu"}, None), ({"vllm": "0.28.1", "ray": "2.61.0"}, "ray 2.61.0, vllm 0.28.1"),
+        ({"verl": "0.9.4"}, "verl 0.9.4"),
+    ],
+)  # fmt: skip
+def test_versions_that_are_taken_and_were_never_run_are_named_beside_those_that_were(
+    here: dict[str, str], odd: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = {"verl": "0.9.1", "ray": "2.60.0", "vllm": "0.31.0"}
+    for module in (cluster_module, cluster_module.vllm):
+        monkeypatch.setattr(module, "version", {**run, **here}.__getitem__)
+    said = f"warning: {odd} was never run with ajet, which was run with verl 0.9.1, ray 2.60.0, vllm 0.31.0"
+    assert cluster_module.warn_of_versions() == (odd and said)
+
+
 class FakeRay(ModuleType):
     """Ray, whose starts fail with what is written in `failures`, one after the other, and then succeed."""
 
