@@ -335,7 +335,7 @@ class ReplicatedEngine:
 
     async def _supervise(self, place: ReplicaSlot, booted: asyncio.Future[None]) -> None:
         """Have a replica live in a place, and another after it, until there were too many deaths."""
-        while not self._failure:
+        while not (self._failure or self._stopped):
             try:
                 await self._run_replica(place, booted)
             except Exception as error:  # noqa: BLE001  -- a keeper that ended unseen would leave its place empty
@@ -387,7 +387,7 @@ class ReplicatedEngine:
 
     async def _deliver(self, life: ReplicaInstance) -> None:
         life.heard = time.monotonic()  # until now it booted
-        while True:
+        while not self._stopped:  # `wait_for` of Python 3.11 forgets a cancellation that comes with its result
             for delivery in await life.handle.take():
                 life.heard = time.monotonic()
                 if queue := life.open.get(delivery.key):

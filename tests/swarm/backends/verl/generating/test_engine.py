@@ -137,6 +137,21 @@ async def two() -> AsyncIterator[World]:
     await world.engine.stop()
 
 
+async def test_it_stops_though_something_is_brought_in_that_moment() -> None:
+    """What waits with a bound returns it then, and forgets that it was cancelled (asyncio.wait_for of Python 3.11)."""
+
+    async def take() -> Sequence[Delivery]:
+        try:
+            return await asyncio.Future[Sequence[Delivery]]()
+        except asyncio.CancelledError:
+            return []
+
+    world = World(lambda fake: setattr(fake, "take", take))
+    await world.engine.start()
+    await asyncio.wait_for(world.engine.stop(), 60)
+    assert all(fake.dead for fake in world.made)
+
+
 async def test_requests_spread_and_sessions_stay(two: World) -> None:
     asked = [two.ask() for _ in range(4)]
     await until(lambda: sum(len(fake.orders) for fake in two.made) == 4)
