@@ -25,7 +25,7 @@ async def curve(backend: Backend, steps: range) -> list[dict[str, float]]:
     for step in steps:
         metrics = backend.learner.update(await played(backend, step=step, at_once=False))
         await asyncio.to_thread(backend.publish)
-        timeless = {name: value for name, value in metrics.items() if not name.startswith("timing_s/")}
+        timeless = {name: value for name, value in metrics.items() if not name.startswith(("timing_s/", "perf/"))}
         found.append({name: value for name, value in timeless.items() if not name.endswith("_per_s")})
     return found
 
