@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from swarm.backends.local.backend import ModelBackend, Parts
 from swarm.backends.verl.engine import SeedSequence
@@ -21,7 +21,6 @@ from swarm.job import Job
 from swarm.rendering.messages import BackendError
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 if TYPE_CHECKING:
     from swarm.backends.verl.cluster import Cluster
@@ -48,7 +47,12 @@ class VerlBackend(ModelBackend["ReplicatedEngine", "VerlLearner"]):
         return _hash_weights(self.learner)
 
     def publish(self) -> None:
-        self.engine.publish(self.learner.version, self.learner.export_weights())
+        weights, ranks = self.learner.export_weights(), self.learner.group
+        try:
+            self.engine.publish(self.learner.version, weights)
+        except BackendError:
+            ranks.call("alive", [()] * ranks.world, timeout_s=60.0)  # a rank that died is why: what it held is gone
+            raise
 
     def failure(self) -> str | None:
         if self._started is None:
@@ -59,7 +63,7 @@ class VerlBackend(ModelBackend["ReplicatedEngine", "VerlLearner"]):
 
 
 async def _start(job: Job, models: Path) -> tuple[Cluster, Parts[ReplicatedEngine, VerlLearner]]:
-    folder, renderer, cluster = await _prepare_cancellable(_prepare, job, models)
+    folder, renderer, cluster = await _prepare_cancellable(job, models)
     # a GPU draws for each seed apart, and so slower
     draws = SeedSequence(job.seed) if cluster.device == "cpu" else None
     learning = asyncio.ensure_future(asyncio.to_thread(_learner, job, folder, cluster, draws))
@@ -90,11 +94,9 @@ async def _start(job: Job, models: Path) -> tuple[Cluster, Parts[ReplicatedEngin
     return cluster, Parts(engine, learner, renderer, {"weights": weights, "template": template})
 
 
-async def _prepare_cancellable(
-    work: Callable[[Job, Path], tuple[Path, HFRenderer, Cluster]], job: Job, models: Path
-) -> tuple[Path, HFRenderer, Cluster]:
+async def _prepare_cancellable(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
     """Return what a thread made; whoever is cancelled meanwhile leaves the cluster that it joins."""
-    making = asyncio.ensure_future(asyncio.to_thread(work, job, models))
+    making = asyncio.ensure_future(asyncio.to_thread(_prepare, job, models))
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:
@@ -102,14 +104,14 @@ async def _prepare_cancellable(
         raise
 
 
-def _end_unwanted(making: asyncio.Future[T], end: Callable[[T], None]) -> None:
+def _end_unwanted(making: asyncio.Future[Any], end: Callable[[Any], None]) -> None:
     if not making.cancelled() and making.exception() is None:
         end(making.result())
 
 
 def _prepare(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
     """Return the model's folder, its renderer and the cluster; raise BackendError for the first that cannot be had."""
-    from swarm.backends.verl.cluster import Cluster, set_ray_environment
+    from swarm.backends.verl.cluster import Cluster, set_ray_environment, warn_of_versions
 
     set_ray_environment(job.verl_fields.address)  # before anything imports Ray
     from swarm.backends.local.backend import base_model
@@ -118,6 +120,8 @@ def _prepare(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
     from swarm.rendering.renderer import load_renderer
 
     _log.info("event=versions verl=%r engine=%r", check_verl(), check_vllm())
+    if odd := warn_of_versions():
+        _log.warning("event=versions_not_run reason=%r", odd)
     folder = base_model(job, models)
     return folder, load_renderer(folder), Cluster.join(job)
 

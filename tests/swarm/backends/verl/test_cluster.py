@@ -15,16 +15,18 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import psutil
 import pytest
 import torch
 from pydantic import ValidationError
 
+from swarm.backends.local.backend import Parts
 from swarm.backends.verl import backend as backend_module
 from swarm.backends.verl import cluster as cluster_module
 from swarm.backends.verl import processes
+from swarm.backends.verl.backend import VerlBackend
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import VerlFields
@@ -268,6 +270,23 @@ async def test_an_engine_comes_up_beside_a_learner_unless_they_share_devices(
         asyncio.get_running_loop().call_later(0.05, may_learn.set)
     await backend_module._start(Job(backend="verl", verl=fields), Path())
     assert done == (["learner", "engine"] if colocated else ["engine", "learner"])
+
+
+@pytest.mark.parametrize("told", ["rank 0 of the learner died during alive", ""], ids=["with them", "without"])
+def test_weights_that_a_dead_rank_held_are_not_published_for_that_reason(told: str) -> None:
+    """Of objects in Ray's store the process that put them there is the owner: they end with it."""
+
+    def alive(method: str, each: object, timeout_s: float) -> None:
+        if told:
+            raise BackendError(told)
+
+    engine, group = Mock(), SimpleNamespace(call=alive, world=1)
+    engine.publish.side_effect = BackendError("version 2 could not be published: OwnerDiedError")
+    backend = VerlBackend(Job(backend="verl"), Path())
+    learner = SimpleNamespace(version=2, export_weights=list, group=group)
+    backend._started = Parts(engine, learner, Mock(), {})  # type: ignore[arg-type]
+    with pytest.raises(BackendError, match=told or "version 2 could not be published"):
+        backend.publish()
 
 
 TENSORS = {
