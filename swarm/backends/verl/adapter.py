@@ -143,10 +143,11 @@ def _wait_for_moves() -> None:
 
 def _compute_together() -> None:
     """Have verl compute log-probs of many tokens at once, in fp32: where flash attention is missing it goes token by
-    token, and in the logits' own type."""
+    token, and in the logits' own type. What is one micro-batch it would take apart and put together, row by row."""
     from verl.workers.engine.fsdp import transformer_impl
 
     transformer_impl.logprobs_from_logits = logprobs_of
+    transformer_impl.prepare_micro_batches = lambda data, **_: ([data], None)
 
 
 _TOGETHER: Final = 512

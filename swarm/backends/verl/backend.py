@@ -47,7 +47,7 @@ class VerlBackend(ModelBackend["ReplicatedEngine", "VerlLearner"]):
         return _hash_weights(self.learner)
 
     def publish(self) -> None:
-        weights, ranks = self.learner.export_weights(), self.learner.group
+        weights, ranks = self.learner.export_version(), self.learner.group
         try:
             self.engine.publish(self.learner.version, weights)
         except BackendError:
@@ -154,7 +154,7 @@ def _use_devices(learner: VerlLearner, engine: ReplicatedEngine) -> Iterator[Non
         yield
     except BaseException as error:
         try:
-            engine.publish(learner.version, learner.export_weights())
+            engine.publish(learner.version, learner.export_version())
         except Exception as also:  # noqa: BLE001 - whatever it was: what rests would have requests wait
             engine.fail(f"{error}; the replicas, which rested meanwhile, could not be woken: {also}")
         raise

@@ -66,11 +66,8 @@ class RowPartition:
 
     def batches(self, advantages: Sequence[float], weights: Sequence[float]) -> list[list[TensorDict]]:
         """Return each rank's micro-batches."""
-
-        def made(part: Sequence[int]) -> TensorDict:
-            return verl_batch([self._rows[number] for number in part], advantages, weights, padding=not part)
-
-        return [[made(part) for part in own] for own in self._parts]
+        rows = [[[self._rows[number] for number in part] for part in own] for own in self._parts]
+        return [[verl_batch(part, advantages, weights, padding=not part) for part in own] for own in rows]
 
     def gather(self, answers: Sequence[Tensor]) -> list[Tensor]:
         """Return, row by row, what the ranks found for the sampled tokens (M,) of their micro-batches."""
@@ -87,24 +84,15 @@ BOOT_S = 600.0
 GRACE_S = 10.0
 """Seconds that the other ranks have to answer once one of them refused."""
 _ROOM = "lower micro_batch_tokens, set gradient_checkpointing, or ask for more verl.trainers"
-_APART = frozenset({"save", "prepare"})
-"""Methods that exchange nothing: a rank that refuses holds no other one up, and each is let come to its own end."""
-_LAST = frozenset({"undo"})
-"""Methods after whose refusal nobody knows what the weights are: no more is asked of the ranks."""
 
 
 class TrainerGroup:
     """`world` ranks, one to a bundle of Ray's resources."""
 
     def __init__(
-        self,
-        folder: Path,
-        job: Job,
-        world: int,
-        device: str,
-        options: Callable[[int], Mapping[str, Any]] = lambda number: {},
-        lost: Callable[[], str | None] = lambda: None,
-    ) -> None:
+        self, folder: Path, job: Job, world: int, device: str,
+        options: Callable[[int], Mapping[str, Any]] = lambda number: {}, lost: Callable[[], str | None] = lambda: None,
+    ) -> None:  # fmt: skip
         """Start ranks, with Ray's `options` by number; BackendError where they do not come up. `lost` says why there
         is no Ray any more, which who waits for it is not told."""
         import ray
@@ -112,12 +100,9 @@ class TrainerGroup:
         self._ray, self.world, self._lost = ray, world, lost
         self.failure: str | None = None
         self._signs: list[Any] = []
-        wanted = {"num_cpus": 1, **({} if device == "cpu" else {"num_gpus": 1}), "max_restarts": 0}
-        variables = {"env_vars": adapter.environment(device)}
-        made = [
-            ray.remote(Rank).options(**{**wanted, "runtime_env": variables, **options(number)})
-            for number in range(world)
-        ]
+        wanted: dict[str, Any] = {"num_cpus": 1, **({} if device == "cpu" else {"num_gpus": 1}), "max_restarts": 0}
+        wanted["runtime_env"] = {"env_vars": adapter.environment(device)}
+        made = [ray.remote(Rank).options(**{**wanted, **options(number)}) for number in range(world)]
         self._actors = [each.remote(str(folder), job, device) for each in made]
         try:
             address, port = self._wait([self._actors[0].address.remote()], BOOT_S, "address")[0]
@@ -131,7 +116,8 @@ class TrainerGroup:
         """Call a method of every rank, with the arguments of `each`; return what they answered, in their order."""
         if self.failure is not None:
             raise BackendError(self.failure)
-        grace = timeout_s if method in _APART else GRACE_S
+        # those exchange nothing: a rank that refuses holds no other one up, and each is let come to its own end
+        grace = timeout_s if method in ("save", "prepare") else GRACE_S
         pairs = zip(self._actors, each, strict=True)
         return self._wait(
             [getattr(actor, method).remote(*own, **same) for actor, own in pairs], timeout_s, method, grace
@@ -163,18 +149,18 @@ class TrainerGroup:
             if self.failure is not None:
                 return self._fail(BackendError(self.failure))
         if first is not None:
-            if method in _LAST:
+            if method == "undo":  # nobody knows what the weights are
                 return self._fail(first)
             raise first
         return list(self._ray.get(list(references)))
 
     def _refusal(self, reference: Any, rank: int, method: str) -> BackendError | None:
         """Return what a rank said in place of an answer; a dead one is the end of the group."""
-        errors = self._ray.exceptions
+        errors, who = self._ray.exceptions, f"rank {rank} of the learner"
         try:
             self._ray.get(reference)
         except errors.RayActorError as error:
-            died = f"rank {rank} of the learner died during {method}: {_line(error)}; start the server again"
+            died = f"{who} died during {method}: {_line(error)}; start the server again"
             self.failure = self._lost() or died
             return BackendError(self.failure)
         except errors.RayTaskError as error:
@@ -182,14 +168,12 @@ class TrainerGroup:
             if isinstance(cause, BackendError):
                 return cause
             if isinstance(cause, MemoryError | torch.OutOfMemoryError):
-                return BackendError(f"rank {rank} of the learner is out of memory in {method}: {_line(cause)}; {_ROOM}")
-            return BackendError(
-                f"rank {rank} of the learner failed in {method}: {type(cause).__name__}: {_line(cause)}"
-            )
+                return BackendError(f"{who} is out of memory in {method}: {_line(cause)}; {_ROOM}")
+            return BackendError(f"{who} failed in {method}: {type(cause).__name__}: {_line(cause)}")
         except errors.OutOfMemoryError as error:
-            return BackendError(f"Ray ended rank {rank} of the learner for want of memory: {_line(error)}; {_ROOM}")
+            return BackendError(f"Ray ended {who} for want of memory: {_line(error)}; {_ROOM}")
         except errors.RayError as error:
-            return BackendError(f"rank {rank} of the learner gave no answer to {method}: {_line(error)}")
+            return BackendError(f"{who} gave no answer to {method}: {_line(error)}")
         return None
 
     def _fail(self, error: BackendError) -> list[Any]:
@@ -256,7 +240,7 @@ class VerlLearner(PolicyLearner):
                 )
         rewards = [episode_reward(episode) for episode in episodes]
         groups, tokens = [episode.group for episode in episodes], [sum(own.values()) for own in counts]
-        return self._call_all("advantages", rewards, groups, tokens)[0], {}
+        return self._call_all("call_verl", "advantages", rewards, groups, tokens)[0], {}
 
     def _needs_proximal(self, rows: Sequence[Row]) -> bool:
         return not self._names.bypass and (self._names.rollout_correction is not None or super()._needs_proximal(rows))
@@ -268,7 +252,7 @@ class VerlLearner(PolicyLearner):
         if self._names.rollout_correction is None or self._names.bypass or not rows:
             return
         tokens = flatten_tokens(rows, update.advantages, update.advantages, CPU)
-        found = self._call_all("correct_rollout", tokens.proximal, tokens.rollout, tokens.episodes)[0]
+        found = self._call_all("call_verl", "correct_rollout", tokens.proximal, tokens.rollout, tokens.episodes)[0]
         counts = [len(row.targets) for row in rows]
         for row, factors, kept in zip(rows, found.factors.split(counts), found.kept.split(counts), strict=True):
             row.correction, row.kept = factors, kept
@@ -318,6 +302,10 @@ class VerlLearner(PolicyLearner):
     def export_weights(self) -> list[Any]:
         """Return references to buckets of the present weights in Ray's object store: full tensors by their names."""
         return list(self._call_all("export_weights")[0])
+
+    def export_version(self) -> list[Any]:
+        """Return references to buckets of what replicas need of the present weights."""
+        return list(self._call_all("export_version")[0])
 
     def save(self, folder: Path) -> None:
         """Write every rank's shards, order and version to `folder`, which all nodes must see, atomically."""

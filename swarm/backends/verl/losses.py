@@ -74,7 +74,8 @@ def verl_batch(
         "response_mask": masks,
         **filled,
     }
-    nested = {name: torch.nested.as_nested_tensor(own, layout=torch.jagged) for name, own in parts.items()}
+    jagged = torch.nested.nested_tensor_from_jagged
+    nested = {name: jagged(torch.cat(own), lengths=torch.tensor([*map(len, own)])) for name, own in parts.items()}
     return TensorDict(nested, batch_size=[len(shapes)])
 
 

@@ -99,7 +99,8 @@ def measure_rank(folder: Path, job: Job, *, recomputed: bool, copies: bool = Fal
     activations = sum(kept.values())
     if recomputed:
         activations = layers * hidden.nbytes + activations // layers
-    trained = _adapter_numbers(model, job.lora_rank) if job.lora_rank else whole
+    layer_sizes = [sum(m.weight.shape) for m in model.base_model.modules() if isinstance(m, torch.nn.Linear)]
+    trained = job.lora_rank * sum(layer_sizes) if job.lora_rank else whole
     states = trained * _STATE_BYTES + (4 * whole if job.lora_rank else 0)
     vocabulary = model.get_output_embeddings().weight
     stays = job.verl_fields.engine.get("reshard_after_forward") is False
@@ -113,13 +114,6 @@ def measure_rank(folder: Path, job: Job, *, recomputed: bool, copies: bool = Fal
         activations=activations, logits=ids.numel() * len(vocabulary) * (3 * dtype.itemsize + 8),
         version=max(weight.numel() for weight in model.parameters()) * (4 + dtype.itemsize),
     )  # fmt: skip
-
-
-def _adapter_numbers(model: Any, rank: int) -> int:
-    from torch.nn import Linear
-
-    linear = [module for module in model.base_model.modules() if isinstance(module, Linear)]
-    return sum(rank * (module.in_features + module.out_features) for module in linear)
 
 
 def require_room(folder: Path, job: Job, device: str | None) -> str:

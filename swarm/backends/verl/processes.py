@@ -31,21 +31,22 @@ from swarm.rendering.messages import BackendError
 
 class Bucket(dict[str, Tensor]):
     """Tensors on the CPU by name; what comes out of the store shares its memory, which may only be read. Arrays beside
-    the stream (PEP 574) are copied once on the way in, and never on the way out: torch's own bytes several times."""
+    the stream (PEP 574) are copied once on the way in, a tensor of two names once, and never on the way out."""
 
     def __reduce__(self) -> tuple[Callable[..., Bucket], tuple[dict[str, tuple[Any, torch.dtype]]]]:
         arrays = {}
-        for name, tensor in self.items():
+        for tensor in set(self.values()):
             plain = tensor.detach().contiguous()
             bits = plain.view(torch.int16) if plain.dtype is torch.bfloat16 else plain  # which numpy does not have
-            arrays[name] = bits.numpy(), tensor.dtype
-        return _restore_bucket, (arrays,)
+            arrays[tensor] = bits.numpy(), tensor.dtype
+        return _restore_bucket, ({name: arrays[tensor] for name, tensor in self.items()},)
 
 
 def _restore_bucket(arrays: dict[str, tuple[Any, torch.dtype]]) -> Bucket:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)
-        return Bucket({name: torch.from_numpy(array).view(dtype) for name, (array, dtype) in arrays.items()})
+        tensors = {id(pair): torch.from_numpy(pair[0]).view(pair[1]) for pair in arrays.values()}
+        return Bucket({name: tensors[id(pair)] for name, pair in arrays.items()})
 
 
 T = TypeVar("T")

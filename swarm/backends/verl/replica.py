@@ -162,7 +162,7 @@ class RequestRunner:
             async for chunk in self._model.stream(name, ids, sampling, self.version):
                 ids += chunk.ids
                 finish = finish_reason(command, ids)
-                self.outbox.add(command.key, replace(chunk, finish=finish))
+                self.outbox.add(command.key, chunk if finish is None else replace(chunk, finish=finish))
         finally:
             self._streaming.discard(name)
             if not self._streaming:
@@ -202,6 +202,7 @@ class Replica(RequestRunner):
         vllm.check()
         forget_secrets()
         vllm.set_environment(self._spec)
+        torch.serialization.set_crc32_options(False)  # sums of files that are read once cost as much as their writing
         vllm.require_servable(self._spec)
         self._output = ChildOutput()
         try:
@@ -231,8 +232,8 @@ class Replica(RequestRunner):
         if self._sleeping:
             await self._model.wake("weights")
         await self._model.begin_weights()
-        for bucket in buckets:
-            await _load_bucket(self._model, await bucket)
+        two = asyncio.Semaphore(2)  # one is written while another is loaded
+        await asyncio.gather(*(_load_bucket(self._model, bucket, two) for bucket in buckets))
         if missing := await self._model.finish_weights():
             raise BackendError(
                 f"expected all weights of {self._spec.folder}, found none named {', '.join(missing[:3])}"
@@ -245,20 +246,21 @@ class Replica(RequestRunner):
         return version
 
 
-async def _load_bucket(model: vllm.VllmStream, bucket: dict[str, Any]) -> None:
+async def _load_bucket(model: vllm.VllmStream, reference: Any, room: asyncio.Semaphore) -> None:
     """Load a bucket from a file that workers can map, in memory if there is room."""
-    size = sum(weight.numel() * weight.element_size() for weight in bucket.values())
-    in_memory = _SHARED.is_dir() and shutil.disk_usage(_SHARED).free > size + _SPARE
-    with tempfile.TemporaryDirectory(prefix="ajet-weights-", dir=_SHARED if in_memory else None) as folder:
-        path = Path(folder) / "bucket.pt"
-        try:
-            with path.open("wb") as file:  # by its path torch would not tell a full disk from another fault
-                await asyncio.to_thread(torch.save, dict(bucket), file)  # workers read plain types alone
-        except OSError as error:
-            raise BackendError(
-                f"{size:,} bytes of weights could not be written under {path.parents[1]}: {error}"
-            ) from error
-        await model.load_bucket(str(path))
+    async with room:
+        bucket = await reference
+        size = sum(weight.nbytes for weight in bucket.values())
+        in_memory = _SHARED.is_dir() and shutil.disk_usage(_SHARED).free > size + _SPARE
+        with tempfile.TemporaryDirectory(prefix="ajet-weights-", dir=_SHARED if in_memory else None) as folder:
+            path = Path(folder) / "bucket.pt"
+            try:
+                with path.open("wb") as file:  # by its path torch would not tell a full disk from another fault
+                    await asyncio.to_thread(torch.save, dict(bucket), file)  # workers read plain types alone
+            except OSError as error:
+                where = f"under {path.parents[1]}: {error}"
+                raise BackendError(f"{size:,} bytes of weights could not be written {where}") from error
+            await model.load_bucket(str(path))
 
 
 BOOT_S: Final = 1800.0

