@@ -3,7 +3,8 @@
     python -m rig.verl_pair FOLDER    measures what FOLDER/order.json says; writes FOLDER/measured.json
 
 Runs where the backend `verl` does. In each round both play the same tasks, then both learn one batch, of the one's
-episodes and then of the other's: so that both learners take the same steps on the same ids.
+episodes and then of the other's: so that both learners take the same steps on the same ids. Then: what the backend's
+own work costs, by updates of several sizes whose arithmetic a clock in the rank leaves out, publications, and tokens.
 """
 
 from __future__ import annotations
@@ -15,25 +16,32 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from random import Random
+from statistics import median
+from timeit import timeit
+from types import SimpleNamespace
 from typing import Any, Final
 
 from rig.in_process import Played, Player
-from swarm.backends.protocols import Backend, Batch
+from swarm.backends.protocols import Backend, Batch, Chunk, Sampling, TrainEpisode
 from swarm.environments.base import Task
 from swarm.job import Job, TinyModel
+from swarm.timelines.node import TrainRow
 
 FULL, QUICK = (12, 128), (2, 16)
 """Rounds, and episodes of each."""
+SIZES, REPEATS = ((8, 64, 2048), (256, 64, 2048), (64, 256, 512), (64, 256, 2048), (64, 256, 16384)), 5
+"""Rows of updates, ids of each row and `micro_batch_tokens`; times that each is made, beside a first one."""
+LARGE = TinyModel(hidden_size=1024, layers=10, head_size=64, warm_start_steps=0)
+"""A model of 100M parameters and more, for what a byte costs on its way."""
 
 
-def job_of(backend: str, rounds: int, episodes: int) -> Job:
+def job_of(backend: str, rounds: int, episodes: int, **more: Any) -> Job:
     """Return the job of both: `guess`, linear rows."""
-    return Job(
-        environment="guess", backend=backend, model=TinyModel(head_size=32), merging="linear", device="cpu",
-        episodes_per_step=episodes, steps=rounds,
-    )  # fmt: skip
+    fields = {"model": TinyModel(head_size=32), "steps": rounds, "episodes_per_step": episodes, **more}
+    return Job(environment="guess", backend=backend, merging="linear", device="cpu", **fields)
 
 
 async def measured(rounds: int, episodes: int, models: Path) -> dict[str, Any]:
@@ -60,10 +68,21 @@ async def measured(rounds: int, episodes: int, models: Path) -> dict[str, Any]:
             chosen = list(itertools.islice(tasks, jobs["local"].tasks_per_step))
             done.append(await _round(number, order, backends, players, chosen))
             print(f"{time.strftime('%H:%M:%S')} round {number} of {rounds}", file=sys.stderr, flush=True)
+        own: dict[str, Any] = {
+            "updates": await asyncio.to_thread(_own_seconds, backends["verl"]),
+            "publications": [await asyncio.to_thread(_publish, backends["verl"])],
+            "a token, s": await _token_seconds(64, 256),
+        }
     finally:
         for backend in backends.values():
             await backend.stop()
-    return {"boot, s": boots, "rounds": done}
+    large = VerlBackend(job_of("verl", rounds, episodes, model=LARGE, dtype="bfloat16"), models)
+    await large.start()
+    try:
+        own["publications"].append(await asyncio.to_thread(_publish, large))
+    finally:
+        await large.stop()
+    return {"boot, s": boots, "rounds": done, "own": own}
 
 
 async def _round(
@@ -97,6 +116,82 @@ def _update(backend: Backend, batch: Batch) -> dict[str, float]:
         "ids": float(metrics["tokens/forward"]),
         "difference": float(metrics["training/rollout_probs_diff_max"]),
     }
+
+
+def _clock(rank: Any) -> None:
+    """Have a rank sum up in `spent` the seconds of what any learner computes."""
+    import torch
+
+    from swarm.backends.verl.losses import ObjectiveLoss
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **named: Any) -> Any:
+            begun, found = time.perf_counter(), function(*arguments, **named)
+            rank.spent += time.perf_counter() - begun
+            return found
+
+        return called
+
+    rank.spent, engine = 0.0, rank._engine
+    for place, name in (
+        (ObjectiveLoss, "__call__"), (torch.Tensor, "backward"), (engine.module, "forward"),
+        (engine, "prepare_model_outputs"), (engine, "optimizer_step"),
+    ):  # fmt: skip
+        setattr(place, name, timed(getattr(place, name)))
+
+
+def _own_seconds(backend: Any) -> list[dict[str, float]]:
+    """Return what updates of several sizes take beside the rank's arithmetic, and their rows, ids and micro-batches."""
+    import ray
+
+    learner, (rank,), points = backend.learner, backend.learner.group._actors, []
+    ray.get(rank.__ray_call__.remote(_clock))
+    for rows, ids, most in SIZES:
+        seconds, learner._job = [], backend.job.model_copy(update={"micro_batch_tokens": most})
+        for repeat in range(REPEATS + 1):
+            batch, spent = _batch(rows, ids, repeat, learner.version), rank.__ray_call__.remote(lambda own: own.spent)
+            before, begun = ray.get(spent), time.perf_counter()
+            learner.update(batch)
+            whole = time.perf_counter() - begun
+            seconds.append(whole - ray.get(rank.__ray_call__.remote(lambda own: own.spent)) + before)
+        parts = -(-rows // (most // (ids + 1)))
+        points.append({"rows": rows, "ids": rows * ids, "micro-batches": parts, "seconds": median(seconds[1:])})
+    return points
+
+
+def _batch(rows: int, ids: int, seed: int, version: int) -> Batch:
+    """Return episodes of one row of random ids, the second half of which older weights sampled."""
+    drawn, half = Random(seed), ids // 2
+    marks = ((0,) * half + (1,) * half, (0.0,) * half + (-4.0,) * half, (-1,) * half + (version - 1,) * half)
+    lines = [TrainRow(tuple(drawn.choices(range(5, 60), k=ids)), *marks) for _ in range(rows)]
+    each = (TrainEpisode(f"e{n}", f"g{n // 8}", drawn.random(), (line,)) for n, line in enumerate(lines))
+    return Batch(version + 1, tuple(each))
+
+
+def _publish(backend: Any) -> dict[str, float]:
+    import ray
+
+    seconds = [timeit(backend.publish, number=1) for _ in range(REPEATS + 1)]
+    tensors = [tensor for bucket in backend.learner.export_weights() for tensor in ray.get(bucket).values()]
+    return {"bytes": sum({each.data_ptr(): each.nbytes for each in tensors}.values()), "seconds": median(seconds[1:])}
+
+
+async def _token_seconds(orders: int, tokens: int) -> float:
+    """Return what a replica's process takes for a token between vLLM, left out, and whoever takes it."""
+    from swarm.backends.verl.replica import GenerateCommand, RequestRunner
+
+    async def stream(name: str, ids: Sequence[int], sampling: Sampling, version: int) -> AsyncIterator[Chunk]:
+        for _ in range(sampling.max_tokens):
+            yield Chunk((1,), (-1.0,), version)
+
+    runner, taken, begun = RequestRunner(), 0, time.perf_counter()
+    runner._model = SimpleNamespace(stream=stream)  # type: ignore[assignment]
+    for key in range(orders):
+        runner.submit(GenerateCommand(key, (1, 2), Sampling(max_tokens=tokens), 2 + tokens))
+    while taken < orders * tokens:
+        await runner.outbox.wait(1.0)
+        taken += sum(len(each.chunk.ids) for each in runner.outbox.take() if each.chunk)
+    return (time.perf_counter() - begun) / taken
 
 
 VARIABLE: Final = "AJET_VERL_PYTHON"
