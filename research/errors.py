@@ -1,7 +1,4 @@
-"""Every error the research side raises for a person; the command line then exits with 2.
-
-Each message is one line: what was expected, what was found, what to do. None holds a key or a password.
-"""
+"""Every error the research side raises for a person; the command line then exits with 2."""
 
 from __future__ import annotations
 

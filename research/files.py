@@ -19,7 +19,6 @@ from studies.records.base import JsonValue, canonical
 
 
 def write_json(path: Path, value: JsonValue, *, durable: bool = True) -> str:
-    """Write the canonical JSON of `value` as `write_bytes` does."""
     return write_bytes(path, canonical(value).encode(), durable=durable)
 
 

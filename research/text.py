@@ -1,7 +1,6 @@
-"""Text helpers: durations as typed, did-you-mean, validation errors in one line.
+"""Text helpers: durations as typed, did-you-mean, validation errors in one line, text that is safe for a terminal.
 
-Durations are sums of numbers with a unit (`90s`, `10m`, `1h30m`, `1d`), each unit once, largest first. Also here: what
-follows from a study's state alone is computed once for it; a state is frozen and known by being the same object.
+Durations are sums of numbers with a unit (`90s`, `10m`, `1h30m`, `1d`), each unit once, largest first.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import wraps
@@ -22,6 +22,18 @@ from research.errors import BadInput
 
 if TYPE_CHECKING:
     from studies import StudyState
+
+_STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
+
+
+def strip_control_chars(text: str) -> str:
+    """Return a text without the characters that steer a terminal: topics, notes and models' words may hold them."""
+    return _STEERS.sub("", text)
+
+
+def warn(message: str) -> None:
+    sys.stderr.write(f"ajet: {strip_control_chars(message)}\n")
+
 
 MOST_SECONDS = 365 * 86_400.0
 _UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}

@@ -1,8 +1,4 @@
-"""Sandboxes: where clients and evaluators run. Imports nothing of the other rooms.
-
-What runs a command apart from whoever started it; in this folder what containers and processes share. What
-studies and agents choose about it is in `research.isolation`.
-"""
+"""Sandboxes: where clients and evaluators run. Imports nothing of the other rooms."""
 
 from sandboxes.docker.container import ContainerHandle, DockerSandbox
 from sandboxes.process import ProcessSandbox

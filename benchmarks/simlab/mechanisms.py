@@ -19,8 +19,8 @@ from typing import Any, Final, Literal
 from simlab.worlds import Configuration, Effect, MainEffect, Planted, Scalar, Slope, Threshold, risen
 from studies.records.design import BUILT_IN, SLOTS, is_expression
 from swarm.environments.base import Message, Outcome, PlainEnvironment, PlainGame, Task, text_of
-from swarm.environments.expressions import Expression
 from swarm.environments.registry import admit, environments
+from swarm.environments.user_code import Expression
 from swarm.errors import InvalidRequest
 from swarm.job import Job, tunables
 

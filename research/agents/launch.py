@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from research.agents.request import AgentRequest
-from research.environments.reference import client_files, write_client_files
+from research.environments.catalog import client_files, write_client_files
 from research.installation.servers import ServerConnection
 from research.isolation.access_policy import AccessPolicy
 from research.isolation.mode import EngineThread
@@ -90,7 +90,6 @@ class ProcessAgent:
         return None
 
     async def read_output(self) -> str:
-        """Return its output since the last call."""
         said, self._output = self._output, ""
         return said
 

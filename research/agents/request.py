@@ -134,7 +134,6 @@ class RunOptions(BaseModel):
         return self.evaluate or self.evaluations
 
     def check(self) -> None:
-        """Raise BadInput for options that do not go together, or mean nothing."""
         if self.evaluate and self.evaluations:
             raise BadInput("expected --eval (once, now) or --evaluations (whenever training waits for one); found both")
         if self.evaluations and self.reload:

@@ -1,7 +1,5 @@
 """A user's agent on a swarm server, from its place to its end; with --restart and --reload one client after the other.
 
-The agent's output goes to stderr as it comes, and the job's progress beside it, so that stdout is free for the result.
-
 With --restart what a dead client left open is given up at once, so that the next one begins with those very places. Bad
 input ends it, and so does the job's end. With --reload a save ends the client, once what the old code has open is
 fenced (`code_changed`), and the new code plays in the next one. An edit that cannot be loaded plays nothing until the
@@ -26,8 +24,8 @@ from watchfiles import Change, awatch
 
 from research.agents.launch import AgentPlacement, ProcessAgent, RunningAgent, run_in_container, run_in_process
 from research.agents.request import AgentRequest, RunOptions
+from research.environments.catalog import requirements_of
 from research.environments.install import packages_of, python_path_variables
-from research.environments.reference import requirements_of
 from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.servers import ServerConnection

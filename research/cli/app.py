@@ -35,7 +35,7 @@ from typer.models import ParameterInfo
 
 from research.errors import BadInput, BadTopic
 from research.own_process import begin_process
-from research.terminal import strip_control_chars, warn
+from research.text import strip_control_chars, warn
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -18,8 +18,7 @@ from research.installation.home import Home
 from research.models.fetch import build_job, find_model, measure_model, read_catalog, read_record
 from research.models.fetch import fetch as fetch_model
 from research.proposals.metric_choice import default_threshold, find_kind, flag_syntax
-from research.terminal import warn
-from research.text import did_you_mean
+from research.text import did_you_mean, warn
 from studies.metrics import MetricKind, kinds
 from studies.metrics.registry import BUILT_IN, GROUP, faults
 from studies.records.design import MATCHED

@@ -20,8 +20,8 @@ from research.cli.app import Json, answer, console, make_table, show_progress
 from research.design.pricing import runs_at_once
 from research.environments import catalog
 from research.environments import check as checks
+from research.environments.catalog import write_example
 from research.environments.install import load_environment, packages_of, remove
-from research.environments.reference import write_example
 from research.errors import BadEnvironment
 from research.installation.base_job import base_job, require_backend
 from research.installation.home import Home

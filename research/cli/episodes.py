@@ -1,7 +1,4 @@
-"""Episodes, inspect, export: terminal and page.
-
-Calls are shown in reading order, tokens in the colour of how likely they were; a page is the same screen, whole.
-"""
+"""Episodes, inspect, export: terminal and page."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from research.cli.app import Json, Name, answer, make_table, open_installation, 
 from research.design import known_findings
 from research.installation.home import Home
 from research.planners.factory import TrackRecord, describe_bins, describe_scores, load_track_record
-from research.terminal import warn
+from research.text import warn
 from studies import EventLog
 from studies.records.statements import setting
 

@@ -17,7 +17,7 @@ from research.installation.base_job import require_known
 from research.installation.home import Home
 from research.planners.rules import RulesPlanner
 from research.shown.plan import Fact, describe_plan
-from research.terminal import warn
+from research.text import warn
 from studies import EventLog
 from swarm.job import Job
 

@@ -16,7 +16,7 @@ from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.shown.study import describe_resume, report_paths
-from research.terminal import warn
+from research.text import warn
 from studies import EventLog
 from studies.log.reviews import ReviewLog
 from studies.proof import Proof

@@ -27,7 +27,7 @@ from research.controller.controller import Observer, budget_left
 from research.controller.progress import NONE_DOUBTED, format_success, progress_lines, progress_of, verdict_key
 from research.controller.session import Session, begin_served, begin_study, hold_lease, new_study_id
 from research.controller.wandb import wandb_login
-from research.environments.reference import requirements_of
+from research.environments.catalog import requirements_of
 from research.errors import BadInput
 from research.files import ignore_disk_full
 from research.installation.base_job import describe_unusual_rate, require_job
@@ -43,8 +43,7 @@ from research.scheduler.budget import GIVEN_UP
 from research.scheduler.required_runs import is_stopped_by_budget
 from research.scheduler.steps import SHRINK_RULE
 from research.shown.study import describe_pause, summary
-from research.terminal import strip_control_chars, warn
-from research.text import format_seconds
+from research.text import format_seconds, strip_control_chars, warn
 from studies import EventLog, RunState, StudyState, fold
 from studies.log.locks import ControllerLease
 from studies.proof import verdict_fault

@@ -17,8 +17,7 @@ from research.installation.studies import readable_studies
 from research.isolation.inventory import find_handle, find_sandboxes
 from research.isolation.mode import one_line, read_sandboxing
 from research.scheduler.next_step import is_done
-from research.terminal import warn
-from research.text import format_seconds
+from research.text import format_seconds, warn
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, EngineNotFound, connect
 from sandboxes.spec import escape_control

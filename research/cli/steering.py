@@ -22,8 +22,7 @@ from research.scheduler.next_step import is_done
 from research.scheduler.required_runs import attempts_running
 from research.shown.listing import read_listing
 from research.shown.study import answer_json, describe_resume, summary
-from research.terminal import warn
-from research.text import format_seconds, parse_budget
+from research.text import format_seconds, parse_budget, warn
 from studies import Event, EventLog, EventType, LeaseHeld, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 

@@ -31,8 +31,7 @@ from research.installation.machine import cores, max_parallel_runs
 from research.isolation.client_image import last_image
 from research.isolation.mode import one_line, resolve_kind
 from research.planners.endpoint import url_origin
-from research.terminal import warn
-from research.text import is_http_url
+from research.text import is_http_url, warn
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
 from sandboxes.images.build import identity

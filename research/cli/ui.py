@@ -17,7 +17,7 @@ from research.errors import BadInput, NotReady
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.orchestration.supervision import announce_pages
-from research.terminal import warn
+from research.text import warn
 from research.ui.access import ROLES, Access
 from research.ui.site import Site
 

@@ -3,8 +3,7 @@
 A tick remembers nothing that the log does not say: it may be killed anywhere, and the next one, in this process or
 another, goes on from the event log. One controller works on a study at a time (`research.controller.session`); a stop,
 a pause, an amendment and a veto may come from any process, as events: what was decided before one of them is decided
-again after it. What comes next is decided by `research.scheduler.next_step`, a pure function of the study; a launch
-that is due waits for a slot of the machine, which studies side by side take in turn.
+again after it.
 """
 
 from __future__ import annotations

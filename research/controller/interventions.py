@@ -1,7 +1,6 @@
 """What a person does to a study, as events: stop, pause, amend, veto, note, approve.
 
-They may come at any time and from any process; the controller sees them at its next step. Here they are refused, in one
-line, where they could change nothing as the study stands when they are written.
+Here they are refused, in one line, where they could change nothing as the study stands when they are written.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from research.installation.tiny_model import Note
 from research.isolation.mode import supervise
 from research.runs.launcher import AttemptLauncher
 from research.scheduler.required_runs import attempts_running
-from research.terminal import strip_control_chars
-from research.text import format_seconds
+from research.text import format_seconds, strip_control_chars
 from sandboxes import ProcessSandbox, SandboxError
 from studies import Event, EventLog, EventType, HeadMoved, LeaseHeld, StudyLog, StudyState, fold
 from studies.checks.confounders import VIOLATION_CODES

@@ -27,8 +27,8 @@ from research.design.comparison import (
     StatisticalRequirements,
 )
 from research.design.pricing import Estimates
+from research.environments.catalog import HOW, find_entry_points, requirements_of
 from research.environments.install import load_environment
-from research.environments.reference import HOW, find_entry_points, requirements_of
 from research.errors import BadEnvironment, BadInput, BadTopic
 from research.installation import base_job as jobs
 from research.installation.home import Home

@@ -1,9 +1,8 @@
 """From a topic to a locked design: the planner's turns, each asked for once, and the events they become.
 
-Propose, design, and, where its machinery was never seen, a run that must not learn before the design is locked. A turn
-is written to the study's folder before its first event, so that a controller killed in between continues with the same
-answer (and, for a design, the same seeds) instead of paying for another. Once a design is locked nothing here fails for
-want of a model.
+A turn is written to the study's folder before its first event, so that a controller killed in between continues with
+the same answer (and, for a design, the same seeds) instead of paying for another. Once a design is locked nothing here
+fails for want of a model.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from research.design.noise_bank import NoiseBank, model_key
 from research.design.power import MOST_SEEDS, PowerAnalysis
 from research.design.pricing import Pricing, Stage, describe_basis, local_pricing
 from research.design.sample_size import EvaluationOption, Unaffordable
-from research.environments.reference import records_of
+from research.environments.catalog import records_of
 from research.errors import DesignRefused, Unmeasurable
 from research.installation import base_job as jobs
 from research.installation.home import Home

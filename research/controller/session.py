@@ -1,9 +1,8 @@
 """One controller's work on one study, from creating or taking it up to its end.
 
 A study is driven by one controller, on whichever host, with its lease in the event log's database, and from the
-installation where its evidence and attempts lie. Studies of one installation are driven side by side; what they train
-at once is a question of slots (`research.installation.machine`). Everything that must survive is in the event log; a
-session holds only what a process needs while it lives.
+installation where its evidence and attempts lie. Everything that must survive is in the event log; a session holds only
+what a process needs while it lives.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from research.controller.mirror import WandbMirror
 from research.controller.wandb import OnlineLogging
 from research.design.comparison import StatisticalRequirements
 from research.design.pricing import KnownCheck, runs_at_once
-from research.environments.reference import find_custom_environments
+from research.environments.catalog import find_custom_environments
 from research.errors import BadEnvironment, BadTopic, DesignRefused, NotReady, PlannerFailed, ResearchError
 from research.files import write_bytes
 from research.installation.base_job import base_settings

@@ -2,8 +2,7 @@
 
 A compiled design is sound, sees its smallest effect of interest with the promised power by the noise bank's estimate,
 and is affordable by its own price at the worst. Where the bank knows nothing, its first runs size it, by a rule that is
-locked. Everything that decides a verdict is in it before there are data. Seeds come from the caller's source; no
-planner sees them. The compiler is pure: it runs nothing.
+locked. Seeds come from the caller's source; no planner sees them. The compiler is pure: it runs nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from research.design.noise_bank import LEAST_DF
 from research.design.power import MOST_SEEDS, PowerAnalysis, Test
 from research.design.pricing import Stage, describe_basis
 from research.design.sample_size import LIKELY_SEEDS, SampleSizeCalculator, Unaffordable, refuse_exploring
-from research.environments.reference import records_of
+from research.environments.catalog import records_of
 from research.errors import BadInput, DesignRefused
 from research.installation.base_job import require_agreement
 from research.proposals import actions
@@ -31,8 +30,8 @@ from research.proposals.metric_choice import RequestedMetric, add_evaluations, d
 from research.proposals.slots import SLOTS, does_as_written
 from studies.checks.alarms import watchdog_of
 from studies.metrics import kind_of
+from studies.metrics.base import FORMS, Logged
 from studies.metrics.builtin import Gain, TokensPerTask
-from studies.metrics.logged import FORMS, Logged
 from studies.records.alpha import ALPHA, Exploration
 from studies.records.design import Arm, Design, Hypothesis, Metric, NoisePlan, Price, is_expression
 from studies.records.procedure import CollapseRule, Pilot, PowerTarget, Prediction, Replication, Rule, StartRule

@@ -20,9 +20,8 @@ from research.errors import DesignRefused, Unmeasurable
 from research.proposals.metric_choice import add_evaluations, format_amount, format_difference, metric_range
 from studies.checks.training import min_steps_to_detect
 from studies.metrics import kind_of
-from studies.metrics.base import LEAST_POINTS
+from studies.metrics.base import FORMS, LEAST_POINTS, Reduction
 from studies.metrics.builtin import Collapse, MeanFact, Success
-from studies.metrics.logged import FORMS, Reduction
 from studies.records.design import Hypothesis, Metric
 from studies.records.statements import metric_name
 from studies.statistics.comparison import Interval

@@ -3,7 +3,6 @@
 By `studies.statistics.power`: a lower bound, of the last look alone, averaged over what the bank's degrees of freedom
 leave open of the noise. Two arms are compared by Welch's test, more by the variance of all of them; paired where the
 correlation of runs with one seed is surely positive, by its lower limit, and the paired test sees more on as many runs.
-Of trainings that collapse as often as the bank's did, only those that are left see anything.
 """
 
 from __future__ import annotations

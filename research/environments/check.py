@@ -1,9 +1,8 @@
 """`ajet env check`: play, weigh, warn.
 
-An environment is drawn twice, played by players that learn nothing, and what they earn is weighed. What is measured is
-kept for prices and planners (`research.environments.catalog`). With a model a server plays it too, and learns two
-steps: what that costs. Search tasks are played, never hidden ones: what a user sees here, and changes the environment
-after, must not be what studies are measured on.
+An environment is drawn twice, played by players that learn nothing, and what they earn is weighed. With a model a
+server plays it too, and learns two steps: what that costs. Search tasks are played, never hidden ones: what a user sees
+here, and changes the environment after, must not be what studies are measured on.
 """
 
 from __future__ import annotations
@@ -28,8 +27,14 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict
 
 from research.environments import install
-from research.environments.catalog import MeasuredEnvironment, conditions_of, model_key, save_measurement
-from research.environments.reference import is_known, read_reference
+from research.environments.catalog import (
+    MeasuredEnvironment,
+    conditions_of,
+    is_known,
+    model_key,
+    read_reference,
+    save_measurement,
+)
 from research.errors import BadEnvironment, NotReady
 from research.files import read_json, write_bytes
 from research.installation.home import Home

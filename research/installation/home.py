@@ -1,8 +1,6 @@
 """The installation: the folder of event log, studies, sandboxes, models, Prefect's state.
 
-It is `.ajet/` of the working directory, or AJET_HOME. Any number of controllers work in it, one a study
-(`research.controller.session`), and share the machine's slots (`research.installation.machine`). Only its owner can
-read the folder.
+It is `.ajet/` of the working directory, or AJET_HOME. Only its owner can read the folder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Cores, memory, threads, run slots of this machine.
 
-A slot is taken before an attempt is launched, and given back when its end is written down: like the attempt it outlives
-its controller. What crashes leave behind is found by whoever wants a slot: a row is nobody's any more where its study
-has no controller and its attempt does not run, by the record of its sandbox.
+What crashes leave behind is found by whoever wants a slot: a row is nobody's any more where its study has no controller
+and its attempt does not run, by the record of its sandbox.
 """
 
 from __future__ import annotations

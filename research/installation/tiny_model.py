@@ -1,8 +1,7 @@
 """Making the model of a study before its first run, in a process of its own, with progress.
 
-A tiny one is made on the spot, one of a folder is warm-started or only checked. Servers would do so at their first
-boot; doing it before keeps that time out of the first runs' and puts the weights' hash into the log. The process is
-started again, three times in all, when a signal killed it, as a machine short of memory does.
+A tiny one is made on the spot, one of a folder is warm-started or only checked. The process is started again, three
+times in all, when a signal killed it, as a machine short of memory does.
 """
 
 from __future__ import annotations

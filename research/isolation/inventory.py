@@ -42,7 +42,6 @@ class SandboxInfo:
 
 
 def find_sandboxes(home: Home, engine: ContainerEngine | None) -> list[SandboxInfo]:
-    """Return all sandboxes of the installation, newest first."""
     states = container_states(home, engine) if engine is not None else {}
     found = []
     for path in (*home.sandboxes.glob("*/spec.json"), *home.containers.glob("*/spec.json")):

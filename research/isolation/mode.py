@@ -1,9 +1,8 @@
 """Where clients and evaluators run: in containers or plain processes; one engine thread.
 
-The choice is made once, when the study is created, and is one of its settings: by `--sandbox`, else AJET_SANDBOX,
-else containers wherever an engine answers and has the client image or can make it. Packages of an environment that
-cannot be had there are an error: that they are missing takes no study's isolation away. What a resumed study needs and
-no longer finds is an error of one line.
+The choice is made once, when the study is created, and is one of its settings: by `--sandbox`, else AJET_SANDBOX, else
+containers wherever an engine answers and has the client image or can make it. Packages of an environment that cannot be
+had there are an error: that they are missing takes no study's isolation away.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from research.controller.options import (
 )
 from research.controller.session import Session, begin_study, hold_lease, new_study_id
 from research.controller.wandb import wandb_login
-from research.environments.reference import requirements_of
+from research.environments.catalog import requirements_of
 from research.errors import BadInput, NotReady, ResearchError
 from research.files import ignore_disk_full
 from research.installation.home import Home

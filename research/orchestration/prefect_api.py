@@ -318,7 +318,6 @@ class FlowRun:
         return max(times, default=None)
 
     def set(self, state: State[Any]) -> State[Any]:
-        """Set a state, whatever the one before was."""
         self._client.set_flow_run_state(self.id, state, force=True)
         return state
 

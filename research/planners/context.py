@@ -1,8 +1,7 @@
 """The planner's seam: all that it is shown in, one typed action out.
 
 It is rebuilt from the study before every turn, as a planner has no memory of its own, and holds facts only. Words of
-people and programs are quoted: they steer what is proposed, and no number in them is a result. A planner is given
-`check`, which says why an action would be refused, so that a refusal can be mended within the turn.
+people and programs are quoted: they steer what is proposed, and no number in them is a result.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Which planner, by flags and environment; and how well planners predicted here.
 
-The track record is every prediction with a final verdict, over all studies of a home; what is left out is counted with
-a reason. The scored probability is that of `supported`: of the decided claims against refuted, and of all valid ones
-against anything else.
+The scored probability is that of `supported`: of the decided claims against refuted, and of all valid ones against
+anything else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The planner without a language model: it reads topics by written rules.
 
 The same topic always gives the same actions. It writes no code and claims no insight: predictions are hand-written
-priors (`research.planners.follow_up`), and every assumption it makes stands in the turn's note. A topic it cannot
-read is refused with a list of what it can study.
+priors (`research.planners.follow_up`), and every assumption it makes stands in the turn's note.
 """
 
 from __future__ import annotations

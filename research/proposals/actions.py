@@ -2,7 +2,6 @@
 conclude, decline, at the end write an answer, which a second call reviews; and, beside one of these, note, revise an
 idea, ask the user, plan. Nothing else exists for it.
 
-Code turns actions into records (`research.proposals.arms`, `research.design.compiler`) or refuses them with a reason.
 The source of code that a proposal carries is text wherever it is handled outside a container.
 """
 

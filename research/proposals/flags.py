@@ -1,7 +1,6 @@
 """What is asked, by flags or by a topic: what is varied over which values, what is held, and where.
 
-`--vary group_size=4,16 --set steps=80 --env guess`. The first value of a field is the control. Flags are checked like a
-planner's proposals, and stand in the log as they were given.
+`--vary group_size=4,16 --set steps=80 --env guess`. The first value of a field is the control.
 """
 
 from __future__ import annotations

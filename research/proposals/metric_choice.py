@@ -1,7 +1,6 @@
 """Which metric a study is judged by, and in which unit, range and margin.
 
-`episodes:0.7` are the training episodes to 0.7 hidden success, `fact:guesses` a fact of the environment. The words by
-which a topic asks for one are the grammar's (`research.planners.topic`).
+`episodes:0.7` are the training episodes to 0.7 hidden success, `fact:guesses` a fact of the environment.
 """
 
 from __future__ import annotations

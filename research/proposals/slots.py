@@ -19,9 +19,8 @@ from typing import Final
 from research.errors import DesignRefused
 from studies.records.design import BUILT_IN, REWARD, is_expression
 from swarm.environments.base import PlainEnvironment
-from swarm.environments.expressions import MOST_CHARACTERS, Expression
 from swarm.environments.registry import environments
-from swarm.environments.user_code import MOST_S, PLAY_NUMBERS, Advantage
+from swarm.environments.user_code import MOST_CHARACTERS, MOST_S, PLAY_NUMBERS, Advantage, Expression
 from swarm.environments.user_code import SLOTS as TAKES
 from swarm.errors import InvalidRequest
 

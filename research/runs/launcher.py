@@ -1,10 +1,9 @@
 """AttemptLauncher: launches an attempt once by name, adopts, watches and stops it.
 
-The event `attempt.launched` is written before anything is started; a controller that was killed in between finds
-the event and starts what it names. A launch is idempotent by name, so there is at most one process per attempt.
-When an attempt ends, what it left running, its containers too, is ended before the event says so. So the next attempt
-can take over what the server of an ended one kept (`research.runs.resume`): nobody else writes it any more.
-Nothing is started without a slot of the machine, which is free again once the event says that the attempt ended.
+The event `attempt.launched` is written before anything is started; a controller that was killed in between finds the
+event and starts what it names. A launch is idempotent by name, so there is at most one process per attempt. When an
+attempt ends, what it left running, its containers too, is ended before the event says so. So the next attempt can take
+over what the server of an ended one kept (`research.runs.resume`): nobody else writes it any more.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from research.design.pricing import is_guess, price_of
+from research.environments.catalog import find_custom_environments
 from research.environments.install import packages_of
-from research.environments.reference import find_custom_environments
 from research.files import FULL_EXIT, LAUNCH_ROOM, read_json, require_room, write_json
 from research.installation.base_job import require_unchanged, variables_of
 from research.installation.home import Home

@@ -243,7 +243,6 @@ def file_hashes(
 
 
 def file_hash(path: Path) -> str | None:
-    """Return the sha256 of a file, None where there is none."""
     with suppress(FileNotFoundError), open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
     return None

@@ -26,8 +26,8 @@ from typing import Final, Self, get_args
 
 from pydantic import ValidationError
 
+from research.environments.catalog import client_files, write_client_files
 from research.environments.install import python_path_variables
-from research.environments.reference import client_files, write_client_files
 from research.files import write_bytes
 from research.isolation.access_policy import AccessPolicy, model_calls_alone
 from research.isolation.mode import EngineThread, one_line

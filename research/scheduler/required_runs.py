@@ -117,7 +117,6 @@ def planned_runs(state: StudyState) -> Mapping[RequiredRun, RunState]:
 
 
 def unmet_runs(state: StudyState, required: Iterable[RequiredRun]) -> list[RequiredRun]:
-    """Return the runs that are not planned yet, or not over."""
     runs = planned_runs(state)
     return [required_run for required_run in required if required_run not in runs or not is_over(runs[required_run])]
 

@@ -1,8 +1,7 @@
 """What a study can do next: the types of its steps.
 
-A step is the smallest thing after which the study may be killed: what it does is in the event log when it is done,
-so that the next step follows from the log alone. `research.scheduler.next_step` chooses one,
-`research.controller.controller` carries it out.
+A step is the smallest thing after which the study may be killed: what it does is in the event log when it is done, so
+that the next step follows from the log alone.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ class ListedStudy(NamedTuple):
 
 
 def read_listing(home: Home, log: EventLog) -> list[ListedStudy]:
-    """Return all studies, newest first."""
 
     def content(state: StudyState) -> dict[str, Any]:
         from research.shown.study import list_row, summary  # what is told of a study, and reads reports for it

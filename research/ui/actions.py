@@ -20,8 +20,7 @@ from research.controller.session import has_controller
 from research.errors import BadInput
 from research.orchestration.handover import find_worker
 from research.scheduler.required_runs import attempts_running
-from research.terminal import strip_control_chars
-from research.text import parse_budget
+from research.text import parse_budget, strip_control_chars
 from research.ui.access import Role
 from research.ui.evidence import find_evidence
 from research.ui.previews import read_options
@@ -173,7 +172,6 @@ def _comment(site: Site, view: View, form: Form) -> str:
 
 
 def _follow(site: Site, view: View, form: Form, kind: ReviewKind) -> str:
-    """Reply to a comment, resolve it, or open it again."""
     return _review(site, view, form, kind, to=_number(form), text=form["text"] if kind == "reply" else "")
 
 

@@ -23,7 +23,7 @@ from research.controller.options import select_planner as choose_planner
 from research.controller.preview import PlanPreview, preview_study
 from research.controller.session import begin_served
 from research.controller.wandb import wandb_login
-from research.environments.reference import requirements_of
+from research.environments.catalog import requirements_of
 from research.errors import BadInput, NotReady, ResearchError
 from research.installation.base_job import require_known
 from research.installation.home import Home

@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 from studies.checks.conditions import INITIAL, Part, plays_of_both, success_rate
 from studies.checks.training import LEAST_EPISODES, WINDOW_EPISODES, detect_collapse, training_curve
 from studies.metrics import base
-from studies.metrics.logged import FORMS, Logged, Reduction
+from studies.metrics.base import FORMS, Logged, Reduction
 from studies.records.design import GAIN, MATCHED, Metric
 from studies.records.procedure import CollapseRule
 from studies.records.runs import TRAINING_AREA, Conditions

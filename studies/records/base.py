@@ -22,7 +22,6 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def hash(self) -> str:
-        """Return the sha256 of its canonical JSON."""
         return digest(self.model_dump(mode="json"))
 
 

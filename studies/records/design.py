@@ -64,7 +64,7 @@ MOST_MEDIATORS: Final = 3
 
 
 def is_expression(source: str) -> bool:
-    """Return whether the code of a slot is a numeric expression (`swarm.environments.expressions`), and no Python."""
+    """Return whether the code of a slot is a numeric expression (`swarm.environments.user_code`), and no Python."""
     return source.startswith("=")
 
 

@@ -134,7 +134,6 @@ Block = Table | Text | Quote | Play | Remarks | Head | Drawing | Section
 
 
 def find_sections(blocks: Iterable[Block], *names: str) -> list[Section]:
-    """Return the sections of these ids or titles, at any depth."""
     return [block for block in walk(blocks) if isinstance(block, Section) and {block.id, block.title} & {*names}]
 
 

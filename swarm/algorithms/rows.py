@@ -1,8 +1,7 @@
 """From a batch's episodes to rows of ids, and from those to flat tensors.
 
-Promises: every sampled token of every episode that weighs something appears once, with what was captured of it;
-nothing is dropped, whatever the sizes; a row is cut after its last sampled token, for nothing later is trained.
-Knows nothing of models, losses or how rows are laid out for a forward (`local/micro_batch.py`).
+Promises: every sampled token of every episode that weighs something appears once, with what was captured of it; nothing
+is dropped, whatever the sizes; a row is cut after its last sampled token, for nothing later is trained.
 """
 
 from __future__ import annotations

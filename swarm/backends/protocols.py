@@ -1,8 +1,7 @@
 """The seam between a swarm server and whatever generates and learns.
 
-A backend owns one policy; the server owns HTTP, leases, capture, batches, the order of rollout and update. With a job's
-`max_staleness` of 0 no generation runs during `update`, `save` or `load`. With 1 and more generation goes on during
-`update` and `save`, and it is the backend's own part to keep the two apart where they touch.
+With a job's `max_staleness` of 0 no generation runs during `update`, `save` or `load`. With 1 and more generation goes
+on during `update` and `save`, and it is the backend's own part to keep the two apart where they touch.
 """
 
 from __future__ import annotations

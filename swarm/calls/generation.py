@@ -7,7 +7,6 @@ behind the id that completes it; families that write several calls as one unread
 
 Pieces joined are `served`; none ends inside a character, and nothing of a stop string or after it is served. Piece by
 piece equals whole, except that byte-fallback tokenizers may turn a broken run into U+FFFD after parts of it went out.
-No wire format, no retries and no call tree here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Threads of a client: the event loop in which blocking verbs work, and plain functions run for coroutines.
 
-All are daemons, and none is joined: what never returns is left behind, holds no process up, and what it computes is
-dropped. Threads that spin slow all others down, so while `MOST_LEFT` of them have not returned no further call is made.
+Threads that spin slow all others down, so while `MOST_LEFT` of them have not returned no further call is made.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 What a template does (its end marks, how it takes calls and their ids, which answer format it means) is found by
 rendering short probe conversations and by the marks in its source, never by a model's name. Messages are adapted
 without changing what they say: `developer` becomes `system` where the template knows none, tool-call ids are shortened
-or made up. Encoding caches parts cut before special tokens that end an answer: the ids equal those of encoding the text
-whole.
+or made up.
 """
 
 from __future__ import annotations

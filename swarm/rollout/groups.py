@@ -6,8 +6,6 @@ exactly equal rewards, dropped at once (`varied_groups`); or the first episodes_
 size (`episodes`). No group exceeds group_size; what is whole beyond a batch comes first in the next one. A group
 lacking members with none open or prepared is dropped after lease_ttl_s untouched: a dead client never holds a step up.
 Beyond `pool_bytes` the oldest ended episodes are dropped; after a whole batch's worth `starved` says so.
-
-Pure bookkeeping: no clock but the injected one, no waiting, no store.
 """
 
 from __future__ import annotations

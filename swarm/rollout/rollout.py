@@ -1,8 +1,7 @@
 """The rollout: every verb on episodes, from begin to end and erasing, over one ledger.
 
 What is acknowledged is durable: an `end` is written down before it is answered, and where that fails the episode is
-open as before. The step loop gets complete batches of ended episodes. No learner and no HTTP here; the shared state is
-in `swarm.rollout.episodes`.
+open as before. The step loop gets complete batches of ended episodes.
 
 Erasing, for whoever knows the secret whose fingerprint is in the owner's name: open episodes are aborted, waiting ones
 dropped (`drop_erased`), and captured tokens deleted. Left for a later request is a settled batch that is in no

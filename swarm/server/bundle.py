@@ -31,7 +31,6 @@ _ENDED = re.compile(r"/episodes/([^/]+)/end")
 
 
 async def lease_of(server: SwarmServer, asked: wire.BeginRequest, request: Request) -> wire.Lease:
-    """Begin an episode, and return its lease."""
     training, keys = server.training, server.keys
     episode = await training.rollout.begin(asked)
     token = episode.fencing_token

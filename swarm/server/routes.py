@@ -1,7 +1,4 @@
-"""Routes of the server: who may call, what goes in and what comes out; the OpenAPI document is made of them.
-
-Of the model's routes, raw ones of three dialects, no signature tells: they are named apart.
-"""
+"""Routes of the server: who may call, what goes in and what comes out; the OpenAPI document is made of them."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 
 from research.design.known_findings import KnownFinding, find_contradictions, load_findings, search_findings
-from research.ui.charts import Chart, Range, extent, interval_bar
-from research.ui.curves import PlottedRun, metric_chart
+from research.ui.curves import Chart, PlottedRun, Range, extent, interval_bar, metric_chart
 from research.ui.pages.runs import count, select
 from research.ui.site import Page, Site, View
 from studies import StudyState

@@ -12,7 +12,7 @@ from research.controller.progress import progress_of
 from research.controller.session import require_here
 from research.errors import NotReady
 from research.text import format_seconds
-from research.ui.charts import interval_bar
+from research.ui.curves import interval_bar
 from research.ui.site import CheckedStudy, Page, Site, View, verdict_name
 from studies import StudyState
 from studies.log.reviews import report_of, threat_anchor

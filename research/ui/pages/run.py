@@ -16,7 +16,7 @@ from research.installation.servers import find_swarm
 from research.orchestration.supervision import prefect_address
 from research.orchestration.task_rows import attempt_rows, tracking_lines, training_lines
 from research.runs.files import STAGES, AttemptFolder, AttemptOutcome, Evaluation, read_progress
-from research.ui.charts import Series, line_chart
+from research.ui.curves import Series, line_chart
 from research.ui.episodes import hidden_plays
 from research.ui.site import Page, Site, View, paged
 from studies import RunState, StudyState

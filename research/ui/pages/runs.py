@@ -14,8 +14,7 @@ from starlette.exceptions import HTTPException
 from research.controller.progress import format_success
 from research.installation.servers import servers
 from research.runs.files import AttemptFolder, read_progress
-from research.ui.charts import Chart, Look
-from research.ui.curves import NOTHING, CurveReader, PlottedRun, RunCurves, metric_chart
+from research.ui.curves import NOTHING, Chart, CurveReader, Look, PlottedRun, RunCurves, metric_chart
 from research.ui.site import Page, Site, View, paged
 from studies import RunState, StudyState
 from studies.errors import StudiesError

@@ -16,7 +16,7 @@ from rich.text import Text
 from research.cli.app import console
 from research.cli.research import LineLog, LiveScreen, screen
 from research.cli.studies import render_ending, render_opening
-from research.terminal import warn
+from research.text import warn
 from studies import EventType
 from studies.log.study import BUDGET_RULE
 from studies.records.design import Design

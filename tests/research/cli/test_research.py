@@ -10,11 +10,11 @@ import pytest
 import typer
 
 from research.cli.research import conduct
-from research.cli.swarm_admin import shares_of
+from research.cli.swarm import shares_of
 from research.controller.session import Session, hold_lease
 from research.errors import BadInput
 from research.installation.base_job import LOCAL_PACKAGES
-from research.terminal import warn
+from research.text import warn
 from studies import EventLog, EventType
 from swarm.client import NamedTask, SwarmClient
 from swarm.wire import StreamStatus

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from research.environments import code_files
-from research.environments.code_files import CodeFiles, find_hidden_leak, is_record, read_code
-from research.environments.reference import read_reference
+from research.environments.catalog import read_reference
+from research.environments.install import CodeFiles, find_hidden_leak, is_record, read_code
 from research.errors import BadEnvironment
 from swarm.environments.base import Split, Task
 
@@ -63,7 +62,7 @@ def test_what_is_no_file_is_refused_and_holds_nobody_up(shop: Path, make: Callab
 
 @pytest.mark.parametrize(("limit", "value"), [("MOST_BYTES", 3), ("MOST_FILES", 3)])
 def test_a_folder_that_is_too_large_is_refused(limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_files, limit, value)
+    monkeypatch.setattr(f"research.environments.install.{limit}", value)
     with pytest.raises(BadEnvironment, match=rf"at most {value} "):
         code()
 

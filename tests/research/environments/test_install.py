@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.environments import install as bringing
+from research.environments.catalog import client_files, read_reference, records_of
 from research.environments.check import PlayBounds, Player, Plays, faults, play_alone, remarks
 from research.environments.install import (
     create_draft,
@@ -25,7 +26,6 @@ from research.environments.install import (
     publish_draft,
     python_path,
 )
-from research.environments.reference import client_files, read_reference, records_of
 from research.errors import BadEnvironment
 from research.installation.home import Home
 from swarm.environments.custom import CodeSource, CustomEnvironment

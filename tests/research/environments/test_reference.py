@@ -8,12 +8,14 @@ import pytest
 
 from research.environments.catalog import (
     MeasuredEnvironment,
+    Reference,
     conditions_of,
+    find_entry_points,
     find_measurements,
     model_key,
+    read_reference,
     save_measurement,
 )
-from research.environments.reference import Reference, find_entry_points, read_reference
 from research.errors import BadEnvironment
 from research.installation.home import Home
 from swarm.job import Job

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from research.orchestration.artifacts import (
+from research.orchestration.projection import (
     DESCRIPTIONS,
     MOST_POINTS,
     LearningCurves,

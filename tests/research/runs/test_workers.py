@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from research.environments.catalog import read_reference
 from research.environments.install import install_environment
-from research.environments.reference import read_reference
 from research.installation.base_job import VERL_PYTHON, variables_of
 from research.runs.collect import collect
 from research.runs.files import AttemptSpec

@@ -18,7 +18,7 @@ from simlab.worlds import Played
 from research.cli.studies import render_ending
 from research.controller.interventions import answer_question
 from research.controller.progress import progress_lines
-from research.orchestration.artifacts import LearningCurves, build_artifacts
+from research.orchestration.projection import LearningCurves, build_artifacts
 from research.planners.analysis import collect_inputs
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.rules import RulesPlanner

@@ -17,7 +17,7 @@ from research.controller.options import make_mirror
 from research.controller.wandb import OnlineLogging, WandbClient, wandb_login
 from research.installation.home import Home
 from research.runs.files import AttemptFolder
-from research.terminal import warn
+from research.text import warn
 from studies import EventLog, StudyState, fold
 from tests.research.factories import make_home
 from tests.research.fakes import create_study

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from research.ui.charts import (
+from research.ui.curves import (
     ACROSS,
     Look,
     Series,

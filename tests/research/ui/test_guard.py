@@ -9,9 +9,8 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
-from research.ui.access import Role
+from research.ui.access import CSP, MOST_BODY, Role
 from research.ui.app import PageServer, make_app
-from research.ui.guard import CSP, MOST_BODY
 from research.ui.pages.addresses import PAGES
 from research.ui.site import Site
 from tests.research.ui.conftest import HOST

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from research.ui.live import MOST_OF_ONE, LiveHub
+from research.ui.app import MOST_OF_ONE, LiveHub
 from research.ui.site import Site
 from studies import StudyLog
 from tests.research.ui.test_actions import _note

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from research.errors import BadInput
 from research.ui import site as site_module
 from research.ui.actions import act
-from research.ui.live import LiveHub
+from research.ui.app import LiveHub
 from research.ui.pages import review
 from research.ui.site import CheckedStudy, Page, Site, render
 from studies import EventType, StudyLog

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.environments.expressions import MOST_CHARACTERS, Expression
+from swarm.environments.user_code import MOST_CHARACTERS, Expression
 from swarm.errors import InvalidRequest
 
 VALUES = {"reward": 0.75, "turns": 3.0, "n": 4.0}
