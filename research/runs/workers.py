@@ -211,12 +211,12 @@ def play_arguments(spec: AttemptSpec, role: Role, *, server: str, out: str) -> t
     limit_s = (spec.time_limit_s or 4 * spec.play_s) / 4 if player_of(spec, role) else spec.play_s
     bounds = ("--seed", str(seed), "--timeout", f"{limit_s:g}", *knobs)
     common = ("--environment", environment_of(spec, role), "--server", server, *bounds)
-    at_once = spec.job.sequences_at_once
+    at_once = min(spec.job.sequences_at_once, MOST_PLAYS)
     if role == "client":
         # of a game a turn costs nothing: while half of the plays are at the engine, the others' bundles fill; with
         # staleness, more at once would be older
-        most = at_once * (1 if is_custom(run.environment) or spec.job.max_staleness else 2)
-        concurrency = max(at_once, min(most, spec.job.episodes_per_step))
+        most = spec.job.max_concurrency * (1 if is_custom(run.environment) or spec.job.max_staleness else 2)
+        concurrency = max(at_once, spec.job.max_concurrency, min(most, spec.job.episodes_per_step))
         code = [(slot, source) for slot, source in run.sources.items() if is_expression(source)]
         expressions = (word for slot, source in code for word in ("--slot", f"{slot}={source}"))
         return ("play", *common, "--concurrency", str(concurrency), *expressions)
@@ -229,6 +229,8 @@ def play_arguments(spec: AttemptSpec, role: Role, *, server: str, out: str) -> t
     return (*asked, "--episodes", str(metric.episodes), *kept)
 
 
+MOST_PLAYS: Final = 128
+"""Plays at once for which a container's limits have room (`sandboxes.spec.Limits`), where replicas could take more."""
 EVALUATION: Final = "evaluation.json"
 ENVIRONMENTS: Final = "environments"
 """Where a brought environment lies in a worker's folder, or a container's input."""

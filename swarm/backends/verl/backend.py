@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swarm.backends.local.backend import ModelBackend, Parts
-from swarm.backends.verl.engine import SeedSequence
+from swarm.backends.protocols import RequestLost
+from swarm.backends.verl.engine import SeedSequence, make_engine
+from swarm.backends.verl.vllm import ReplicaSpec
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 
@@ -50,8 +52,9 @@ class VerlBackend(ModelBackend["ReplicatedEngine", "VerlLearner"]):
         weights, ranks = self.learner.export_version(), self.learner.group
         try:
             self.engine.publish(self.learner.version, weights)
-        except BackendError:
-            ranks.call("alive", [()] * ranks.world, timeout_s=60.0)  # a rank that died is why: what it held is gone
+        except BackendError as error:
+            if not isinstance(error, RequestLost):  # of an engine that was stopped
+                ranks.call("alive", [()] * ranks.world, timeout_s=60.0)  # a rank that died is why: it held the weights
             raise
 
     def failure(self) -> str | None:
@@ -70,7 +73,8 @@ async def _start(job: Job, models: Path) -> tuple[Cluster, Parts[ReplicatedEngin
     engine: ReplicatedEngine | None = None
     serving: asyncio.Future[None] | None = None
     try:
-        engine = _engine(job, folder, cluster, draws)
+        spec = ReplicaSpec(str(folder), job, cluster.device, job.seed)
+        engine = make_engine(spec, cluster.fields.replicas, cluster.replica_options, draws, cluster.failure)
         if cluster.fields.colocated:  # what an engine finds free is its: by then the learner is on the host
             await asyncio.shield(learning)
         serving = asyncio.ensure_future(engine.start())
@@ -135,14 +139,6 @@ def _learner(job: Job, folder: Path, cluster: Cluster, draws: SeedSequence | Non
     except SystemExit as error:  # what Ray raises in who waits as it is left; out of a task it would end the process
         raise BackendError("Ray was left while the learner's ranks came up") from error
     return VerlLearner(job, group, draws)
-
-
-def _engine(job: Job, folder: Path, cluster: Cluster, draws: SeedSequence | None) -> ReplicatedEngine:
-    from swarm.backends.verl.engine import make_engine
-    from swarm.backends.verl.vllm import ReplicaSpec
-
-    spec = ReplicaSpec(str(folder), job, cluster.device, job.seed)
-    return make_engine(spec, cluster.fields.replicas, cluster.replica_options, draws, cluster.failure)
 
 
 @contextmanager

@@ -64,7 +64,7 @@ _RUN: Final = ("verl 0.9.1", "ray 2.60.0", "vllm 0.31.0")
 def warn_of_versions() -> str | None:
     """Return a line that names versions here which are taken and were never run, and those that were; None: these."""
     here = (f"verl {version('verl')}", f"ray {version('ray')}", vllm.check().lower())
-    odd = ", ".join(each for each in here if each.split("+")[0] not in _RUN)
+    odd = ", ".join(name for name in here if name.split("+")[0] not in _RUN)
     return f"warning: {odd} was never run with ajet, which was run with {', '.join(_RUN)}" if odd else None
 
 

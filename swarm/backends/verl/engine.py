@@ -127,8 +127,7 @@ UP_S: Final = 5400.0
 """Seconds that a learner's turn waits for a replica which boots or is given weights."""
 TURN_S: Final = 86_400.0
 """Seconds that a replica which is to be made again waits for the end of a learner's turn."""
-_PAUSE_S: Final = 0.5
-"""Seconds before a replica is made again, times the deaths of late."""
+_PAUSE_S: Final = 0.5  # before a replica is made again, times the deaths of late
 
 MakeReplica = Callable[[int, int], RayReplica]
 """Makes a replica, which is booted later: of a place, by number, and how many lived there before."""

@@ -295,7 +295,8 @@ class RayReplica:
         made = ray.remote(Replica).options(max_restarts=0, max_concurrency=_CALLS, **self._options)
         making = asyncio.wrap_future(run_apart(lambda: made.remote(self._spec)))  # without Ray's head it never returns
         try:
-            self._actor = await asyncio.wait_for(making, BOOT_S)
+            async with asyncio.timeout(BOOT_S):  # `wait_for` of Python 3.11 may forget that it was cancelled
+                self._actor = await making
         except TimeoutError:
             raise ReplicaDied(f"Ray made no process for it within {BOOT_S:.0f} s") from None
         await self._wait_async(self._actor.boot.remote(), BOOT_S, "did not load its model")
@@ -331,7 +332,8 @@ class RayReplica:
 
     async def _wait_async(self, reference: Any, seconds: float, otherwise: str) -> Any:
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(reference.future()), seconds)
+            async with asyncio.timeout(seconds):
+                return await asyncio.wrap_future(reference.future())
         except TimeoutError:
             raise ReplicaDied(f"it {otherwise} within {seconds:.0f} s") from None
         except Exception as error:

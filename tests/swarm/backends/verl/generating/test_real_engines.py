@@ -17,7 +17,7 @@ import torch
 from swarm.backends.protocols import Chunk, GenerationRequest, RequestLost, Sampling
 from swarm.backends.verl.engine import ReplicatedEngine, make_engine
 from swarm.backends.verl.replica import RayReplica
-from swarm.backends.verl.vllm import ReplicaDied, ReplicaSpec, add_adapter
+from swarm.backends.verl.vllm import ReplicaDied, ReplicaSpec, add_adapter, folder_tensors, sample_tensors
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.cluster_kind import pids
@@ -33,8 +33,9 @@ VOCABULARY = 259
 
 
 class Served:
-    def __init__(self, engine: ReplicatedEngine, kind: str) -> None:
+    def __init__(self, engine: ReplicatedEngine, kind: str, folder: Path) -> None:
         self.engine, self.kind, self.model = engine, kind, make_model(kind, VOCABULARY)
+        self.samples = sample_tensors(folder_tensors(folder))
 
     async def ask(self, prompt: Sequence[int], sampling: Sampling, session: str = "") -> list[Chunk]:
         async with asyncio.timeout(120):
@@ -60,7 +61,7 @@ class Served:
                 down, up = torch.randn(2, layer.in_features) / 8, torch.randn(layer.out_features, 2) / 8
                 adapters |= {f"{name}.lora_A.weight": down, f"{name}.lora_B.weight": up}
                 layer.weight.data = add_adapter(layer.weight.data, down, up, job.lora_alpha / job.lora_rank)
-        await asyncio.to_thread(self.engine.publish, self.engine.version + 1, [ray.put(adapters)])
+        await asyncio.to_thread(self.engine.publish, self.engine.version + 1, [ray.put(adapters | self.samples)])
 
     async def alike(self, prompt: Sequence[int] = PROMPT) -> None:
         for session in ("even", "odd"):
@@ -88,7 +89,7 @@ async def served(request: pytest.FixtureRequest, ray_here: None, tmp_path_factor
     folder = save_folder(tmp_path_factory.mktemp("models") / "m", request.param)
     engine = make_engine(spec_of(folder, seed=3), 2, lambda number: OPTIONS)
     await engine.start()
-    yield Served(engine, request.param)
+    yield Served(engine, request.param, folder)
     await engine.stop()
 
 

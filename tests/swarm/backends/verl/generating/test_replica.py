@@ -385,6 +385,8 @@ def test_a_folder_s_tensors_are_those_of_its_model_and_a_head_that_is_not_there_
     found = vllm.folder_tensors(tmp_path)
     assert set(found) == {embeddings, head}
     assert torch.equal(found[head], torch.ones(4, 2))
-    index = {"weight_map": {embeddings: "model.safetensors", head: "other.safetensors"}}
+    index = {"weight_map": {embeddings: "first.safetensors", head: "other.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert vllm.folder_tensors(tmp_path)[head].all()
+    (tmp_path / "model.safetensors").rename(tmp_path / "first.safetensors")
     assert not vllm.folder_tensors(tmp_path)[head].any()

@@ -202,7 +202,6 @@ def test_weights_come_by_name_and_their_hash_is_that_of_all_at_once(
 def test_an_adapter_alone_is_with_the_model_s_folder_what_all_weights_are(
     dtype: str, ranks: Ranks, llama: Path
 ) -> None:
-    """To the bit. A folder whose names are not the model's has no base."""
     import ray
 
     made = job(lora_rank=4, dtype=dtype)
@@ -214,10 +213,9 @@ def test_an_adapter_alone_is_with_the_model_s_folder_what_all_weights_are(
     assert list(found) == list(expected)
     assert all(torch.equal(found[name], expected[name]) for name in found)
     assert any(name.endswith("q_proj.lora_B.weight") and weight.any() for name, weight in adapters.items())
-    for actor in learner.group._actors:
-        ray.get(actor.__ray_call__.remote(lambda rank: setattr(rank, "_folder", Path("/another"))))
-    (whole,) = ray.get(learner.export_version())
-    assert set(whole) == set(expected)
+    other = {**adapters, "lm_head.weight.sample": adapters["lm_head.weight.sample"] + 1}
+    with pytest.raises(ValueError, match="found other weights in it: lm_head"):
+        dict(merge_tensors(other, str(llama), dtype, 1.0))
 
 
 def test_why_a_rank_refused_is_told_though_ray_answers_nothing_more() -> None:
