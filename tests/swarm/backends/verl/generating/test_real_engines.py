@@ -174,8 +174,8 @@ async def test_one_that_is_killed_while_it_boots_leaves_no_process(ray_here: Non
 
 
 def booting() -> list[psutil.Process]:
-    for process in psutil.process_iter(["cmdline"]):
-        if process.info["cmdline"] and process.info["cmdline"][0].startswith("ray::Replica.boot"):
+    for process in psutil.Process().children(recursive=True):
+        if "".join(process.cmdline()).startswith("ray::Replica.boot"):
             below = process.children(recursive=True)
             if any("spawn_main" in " ".join(each.cmdline()) for each in below):
                 return [process, *below]
