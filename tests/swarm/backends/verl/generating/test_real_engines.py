@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -175,9 +176,10 @@ async def test_one_that_is_killed_while_it_boots_leaves_no_process(ray_here: Non
 
 def booting() -> list[psutil.Process]:
     for process in psutil.Process().children(recursive=True):
-        if "".join(process.cmdline()).startswith("ray::Replica.boot"):
+        with suppress(psutil.NoSuchProcess):
             below = process.children(recursive=True)
-            if any("spawn_main" in " ".join(each.cmdline()) for each in below):
+            begun = any("spawn_main" in " ".join(each.cmdline()) for each in below)
+            if begun and "".join(process.cmdline()).startswith("ray::Replica.boot"):
                 return [process, *below]
     return []
 
