@@ -186,7 +186,7 @@ TAKE_S: Final = 2.0
 GATHER_S: Final = 0.02
 """Seconds within which tokens are gathered into one answer."""
 _SHARED: Final = Path("/dev/shm")
-_SPARE: Final = 1 << 30
+_SPARE: Final = 4 << 30  # all replicas of a machine write at once
 
 
 class Replica(RequestRunner):
