@@ -97,9 +97,9 @@ GPU_BIN ?=
 DRY ?=
 gpu:
 	@look='import torch, transformers; raise SystemExit(not ($(if $(DRY),True,torch.cuda.is_available())))'; \
-	for python in $(if $(GPU_BIN),$(GPU_BIN)/python,$(BIN)/python $$(which -a python3)); do \
+	for python in $(if $(GPU_BIN),$(GPU_BIN)/python,$(BIN)/python $$(type -ap python3)); do \
 	  $$python -c "$$look" 2>/dev/null || continue; \
-	  PYTHONPATH=$$PWD exec $$python benchmarks/gpu.py $(if $(DRY),--device cpu --json $(DRY),--json) $(ARGS); \
+	  PYTHONPATH=$$PWD$${PYTHONPATH:+:$$PYTHONPATH} exec $$python benchmarks/gpu.py $(if $(DRY),--device cpu --json $(DRY),--json) $(ARGS); \
 	done; \
 	echo "gpu: expected a python3 with transformers whose torch finds $(if $(DRY),a CPU,a GPU), found none; name one: make gpu GPU_BIN=/path/to/venv/bin$(if $(DRY),, (or make a dry run: make gpu DRY=/tmp/gpu.json))" >&2; exit 2
 
