@@ -7,7 +7,8 @@
 
 It needs torch and transformers and nothing else: no installation, no network (PYTHONPATH is the repository). What a
 part needs beside them and does not find stands in the file as `not run`; a part has a share of the eight minutes, and
-what it found when that was over, or when it failed, is kept. Each result is written as soon as it is there. In order:
+what it found when that was over, or when it failed, is kept. Each result is written as soon as it is there; until a
+part has its first, what an earlier run found on this GPU and torch stays, with its commit and day. In order:
 
 - conformance: the invariants of the suite of all backends on a small Qwen3, in fp32, in bf16 and with an adapter:
   log-probs beside a plain forward, greedy answers, an update's gradient beside plain autograd, what is served after it;
@@ -23,7 +24,8 @@ what it found when that was over, or when it failed, is kept. Each result is wri
 Generation, steps and updates are of a Qwen3 of about 0.5 billion random weights in bfloat16; each row has its memory.
 
 Goals: every check holds; merged updates are faster than unmerged ones in every workload, at least 5 times at T = 20;
-our engine is ahead of both others at every load; steps are at least as fast as TRL's.
+our engine is ahead of both others at every load; steps are at least as fast as TRL's. A part that was cut or not begun,
+a row that failed, and one that is needed for a goal and not there miss it, too.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from rig.bare import Bench, missing, stand_in
+from rig.bare import Bench, end_with, missing, stand_in
 from rig.frame import RESULTS, moment, show_table, tell, write
 
 LIMIT_S = 450.0
@@ -58,7 +60,14 @@ LOOK_S = 120.0
 AT_20 = 5.0
 TOLERANCE = 0.25
 """Most that a log-prob may be off a plain forward's, in bfloat16: the bound of the engine's own check."""
-NAMING = ("dtype", "adapter", "check", "what")
+NAMING = ("dtype", "adapter", "check", "what", "requests", "who", "workload", "layout", "topic")
+"""What a row is named by: a part may yield it again, when there is more in it."""
+NEEDED: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
+    "updates": lambda row: (row["T"], row["layout"]) == (20, "linear"),
+    "generation": lambda row: row["requests"] == row.get("of at most") and len(row["off a plain forward"]) == 3,
+    "steps": lambda row: row["who"] == "ours",
+}
+"""Which row of a part its goal is about."""
 OWN = RESULTS / "gpu.json"
 PATIENCE = 4.0
 """How many times as long a dry run may take, on a machine with other work."""
@@ -91,6 +100,7 @@ PARTS: Mapping[str, Part] = {
 def main() -> int:
     """Run the benchmark; return the exit code."""
     arguments = _arguments()
+    end_in_order()
     begun = time.monotonic()
     bare, patience = stand_in(), PATIENCE if arguments.device == "cpu" else 1.0
     if arguments.device == "cpu":  # once for all; else each part does, as what may have seen a GPU is not forked
@@ -103,69 +113,83 @@ def main() -> int:
         )
         return 2
     names = [name for name in PARTS if not arguments.part or name in arguments.part]
-    figures = _kept(arguments.json, names, here) | {
+    figures = _kept(arguments.json, here) | {
         **here, "dry run": arguments.device == "cpu", "quick": arguments.device == "cpu",
-        "jobs": "not validated: no pydantic" if bare else "validated", **moment(),
+        "jobs": "not validated: no pydantic" if bare else "validated",
     }  # fmt: skip
     for name in names:
-        for about in ("failed", "cut", "at", "seconds"):
-            figures.setdefault(about, {}).pop(name, None)
         ends = min(time.monotonic() + patience * PARTS[name].seconds, begun + patience * LIMIT_S)
         carry_out(name, Bench(arguments.device, ends), figures, arguments.json)
     for name in names:
         show(name, figures)
-    wrong, missed = broken(figures, names), goals_missed(figures) if arguments.check else []
+    wrong, missed = broken(figures, names), goals_missed(figures, names) if arguments.check else []
     for words in (*wrong, *missed):
         print(words)
     return 1 if wrong or missed else 0
 
 
+def end_in_order() -> None:
+    """Let what ends this process by a signal end the part that runs, too."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, lambda found, _: sys.exit(128 + found))
+
+
 def carry_out(name: str, bench: Bench, figures: dict[str, Any], file: Path | None) -> None:
     """Measure a part, and write what it finds into the figures and their file as soon as it is there."""
     begun, part = time.monotonic(), PARTS[name]
-    figures[name] = []
-    if absent := missing(part.needs):
-        figures[name] = {"not run": absent}
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    absent, now = missing(part.needs), moment()
+    if not rows_of(figures, name):
+        figures[name] = {"not run": absent} if absent else []
+    if not absent or not rows_of(figures, name):
+        for about in ("failed", "cut"):
+            figures[about].pop(name, None)
+    if absent:
+        tell(f"{name}: {absent}")
     elif bench.left < START_S:
         figures["cut"][name] = f"not begun: the other parts took {LIMIT_S:.0f} s"
     else:
         tell(f"{name}: at most {bench.left:.0f} s")
         module, function = part.place.split(":")
-        for kind, value in forked(lambda given: getattr(importlib.import_module(module), function)(given), bench):
-            if kind == "row":
-                figures[name].append(value)
-            else:
-                figures[kind][name] = value
-            if file:
-                write(file, figures)
-    figures["at"][name], figures["seconds"][name] = moment(), round(time.monotonic() - begun, 1)
-    if file:
-        write(file, figures)
+        with closing(forked(lambda given: getattr(importlib.import_module(module), function)(given), bench)) as found:
+            for kind, value in found:
+                if kind == "row":
+                    rows[tuple(value.get(key) for key in NAMING)] = value
+                    figures[name] = [*rows.values()]
+                    figures["at"][name] = now
+                else:
+                    figures[kind][name] = value
+                figures["seconds"][name] = round(time.monotonic() - begun, 1)
+                _store(file, figures, now)
+    _store(file, figures, now)
 
 
 def forked(work: Callable[[Bench], Iterator[dict[str, Any]]], bench: Bench) -> Iterator[tuple[str, Any]]:
     """Do work in a fork of this process; yield its rows, and "failed" or "cut" with the reason where it did not end."""
     receiver, sender = _FORK.Pipe(duplex=False)
-    child = _FORK.Process(target=_work, args=(work, bench, sender))
+    child = _FORK.Process(target=_work, args=(work, bench, sender, os.getpid()))
     child.start()
+    assert child.pid
     sender.close()
+    over = False
     try:
         while receiver.poll(max(0.0, bench.left)):
             yield receiver.recv()
         yield "cut", "what is here was found within its time; the rest was not"
     except EOFError:
-        child.join()
-        if child.exitcode:
-            yield "failed", f"its process ended with {child.exitcode}"
+        over = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT) is not None  # the number stays its own
     finally:
-        if child.is_alive():
-            child.kill()
-            with suppress(ProcessLookupError):  # not a group of its own yet
-                os.killpg(child.pid or 0, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # not a group of its own yet
+            os.killpg(child.pid, signal.SIGKILL)
+        child.kill()
         child.join()
+    if over and child.exitcode:
+        yield "failed", f"its process ended with {child.exitcode}"
 
 
-def _work(work: Callable[[Bench], Iterator[dict[str, Any]]], bench: Bench, sender: Connection) -> None:
+def _work(work: Callable[[Bench], Iterator[dict[str, Any]]], bench: Bench, sender: Connection, parent: int) -> None:
+    end_with(parent)
     os.setsid()
     try:
         for row in work(bench):
@@ -199,16 +223,27 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _kept(file: Path | None, names: Sequence[str], here: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an earlier run wrote of other parts on this very card and torch."""
-    if file is None or not file.exists():
-        return {}
-    found: dict[str, Any] = json.loads(file.read_text())
+def _kept(file: Path | None, here: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an earlier run wrote on this very card and torch, each part with its own commit and day."""
+    found: dict[str, Any] = json.loads(file.read_text()) if file and file.exists() else {}
     if (found.get("gpu"), found.get("torch")) != (here["gpu"], here["torch"]):
-        return {}
-    return {
-        name: found[name] for name in (*PARTS, "failed", "cut", "at", "seconds") if name in found and name not in names
-    }
+        found = {}
+    kept = {name: found[name] for name in (*PARTS, "note") if name in found}
+    kept |= {about: found.get(about, {}) for about in ("failed", "cut", "at", "seconds")}
+    for name in PARTS:
+        if rows_of(found, name):
+            kept["at"].setdefault(name, {key: found.get(key) for key in ("commit", "date")})
+    return kept
+
+
+def _store(file: Path | None, figures: dict[str, Any], now: Mapping[str, Any]) -> None:
+    """Write the figures, of the commit and day of their oldest rows; their note goes with the last rows before now."""
+    dates = [figures["at"][name] for name in PARTS if rows_of(figures, name)]
+    figures |= min(dates, key=lambda at: (at["date"] or "", at == now), default=now)
+    if all(at == now for at in dates):
+        figures.pop("note", None)
+    if file:
+        write(file, figures)
 
 
 def broken(figures: Mapping[str, Any], names: Sequence[str]) -> list[str]:
@@ -226,9 +261,17 @@ def rows_of(figures: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]
     return () if isinstance(found, Mapping) else found
 
 
-def goals_missed(figures: Mapping[str, Any]) -> list[str]:
-    """Return the goals of the module's docstring that are missed, but for checks."""
-    missed = []
+def goals_missed(figures: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Return the goals that are missed, but for checks: those of all rows, and of what parts of `names` lack."""
+    missed = [f"{name}: {figures['cut'][name]}" for name in names if name in figures["cut"]]
+    missed += [
+        f"{name}: {row}" for name in names for row in rows_of(figures, name)
+        if {"cut", "failed"} & row.keys() and row.get("holds") is not False
+    ]  # fmt: skip
+    missed += [
+        f"{name}: expected a row that its goal is about, found none"
+        for name, is_needed in NEEDED.items() if name in names and not any(map(is_needed, rows_of(figures, name)))
+    ]  # fmt: skip
     for row in rows_of(figures, "updates"):
         least = AT_20 if row["T"] == 20 else 1.0
         if row["layout"] == "linear" and row.get("wall ratio", 0.0) <= least:
@@ -257,7 +300,7 @@ def show(name: str, figures: Mapping[str, Any]) -> None:
         {key: _cell(value) for key, value in row.items() if not isinstance(value, list)}
         for row in rows_of(figures, name)
     ]
-    title = f"{name}, {figures['seconds'][name]} s"
+    title = f"{name}, {figures['seconds'].get(name, 0)} s"
     for about in ("failed", "cut"):
         if name in figures[about]:
             title += f"; {about}: {figures[about][name]}"

@@ -275,19 +275,25 @@ def _train_step(figures: Figures) -> Iterator[Headline]:
 
 
 def _gpu(figures: Figures) -> Iterator[Headline]:
+    def own(part: str, headline: Headline) -> Headline:
+        at = figures.get("at", {}).get(part, figures)
+        same = (at["commit"], at["date"]) == (figures["commit"], figures["date"])
+        return headline if same else replace(headline, at=(at["commit"] or "unknown", at["date"]))
+
     checks = [row for row in figures.get("conformance", ()) if "holds" in row]
     if checks:
-        yield exact(f"checks of {len(checks)} that do not hold", sum(not row["holds"] for row in checks))
-    for row in figures["updates"]:
-        if row["layout"] == "linear" and row["T"] > 4:
-            yield ratio(f"{row['workload']}, update on merged calls, times as fast", row["wall ratio"])
-    for row in figures["generation"]:
+        wrong = sum(not row["holds"] for row in checks)
+        yield own("conformance", exact(f"checks of {len(checks)} that do not hold", wrong))
+    for row in figures.get("updates", ()):
+        if row["layout"] == "linear" and row["T"] > 4 and "wall ratio" in row:
+            yield own("updates", ratio(f"{row['workload']}, update on merged calls, times as fast", row["wall ratio"]))
+    for row in figures.get("generation", ()):
         rates = row["tokens per second"]
-        for other in sorted(rates.keys() - {"ours"}) if row["requests"] == 32 else ():
-            yield ratio(f"tokens/s over {other}, 32 requests", rates["ours"] / rates[other])
+        for other in sorted(rates.keys() - {"ours"}) if row["requests"] == 32 and "ours" in rates else ():
+            yield own("generation", ratio(f"tokens/s over {other}, 32 requests", rates["ours"] / rates[other]))
     pace = {row["who"]: row["steps per minute"] for row in figures.get("steps", ()) if "steps per minute" in row}
-    if "trl" in pace:
-        yield ratio("GRPO steps per minute over TRL's", pace["ours"] / pace["trl"])
+    if {"ours", "trl"} <= pace.keys():
+        yield own("steps", ratio("GRPO steps per minute over TRL's", pace["ours"] / pace["trl"]))
 
 
 def _merge_ratio(figures: Figures) -> Iterator[Headline]:

@@ -109,7 +109,7 @@ def failure(error: Exception) -> str:
 
 
 def generation(bench: Bench) -> Iterator[dict[str, Any]]:
-    """Yield tokens per second of each engine for each number of requests that come at once."""
+    """Yield tokens per second for each number of requests that come at once: its row again after each engine."""
     scale = DRY_SCALE if bench.dry else 1
     counts = [4] if bench.dry else COUNTS
     context = (PROMPT[1] + ANSWER[1]) // scale
@@ -123,25 +123,26 @@ def generation(bench: Bench) -> Iterator[dict[str, Any]]:
     base: dict[str, float] = {}
     """GiB of each one's weights and cache."""
     for count in counts:
-        row: dict[str, Any] = {"requests": count, "tokens per second": {}, "off a plain forward": {}, "GiB": {}}
+        row: dict[str, Any] = {"requests": count, "of at most": max(counts), "GiB": {}}
+        row |= {"tokens per second": {}, "off a plain forward": {}}
         warm, requests = (requests_of(bench, count, repeat, scale) for repeat in range(2))
         tokens = row["tokens"] = sum(request.answer for request in requests)
         for name, make in contestants.items():
-            own, before = base.get(name, 0.0), held_gib(bench)
+            before = held_gib(bench)
             try:
+                contestant = made[name] = made.get(name) or make()
+                contestant.run([Request(each.prompt, min(WARM, each.answer)) for each in warm])
+                base[name] = base.get(name, 0.0) + held_gib(bench) - before  # some allocate their cache when they run
                 with memory(bench) as taken:
-                    contestant = made[name] = made.get(name) or make()
-                    base.setdefault(name, held_gib(bench) - before)
-                    contestant.run([Request(each.prompt, min(WARM, each.answer)) for each in warm])
                     done = contestant.run(requests)
                 row["tokens per second"][name] = round(tokens / done.seconds)
                 off = deviation(reference, requests[0].prompt, done.answers[0])
                 row["off a plain forward"][name] = round(off, 4)
-                row["GiB"][name] = round(next(iter(taken.values())) + own, 2)
+                row["GiB"][name] = round(next(iter(taken.values())) + base[name], 2)
                 tell(f"{count} requests, {name}: {done.seconds:.1f} s")
             except Exception as error:  # noqa: BLE001 - another library's failure is a result, the others go on
                 row[f"{name} failed"] = failure(error)
-        yield {**row, "fused": "ours" in made and made["ours"].policy.unfused is None}
+            yield {**row, "fused": "ours" in made and made["ours"].policy.unfused is None}
     for contestant in made.values():
         contestant.close()
 
@@ -164,7 +165,8 @@ def job_of(bench: Bench, **fields: Any) -> Job:
 
 
 def updates(bench: Bench) -> Iterator[dict[str, Any]]:
-    """Yield what an update of each workload takes in each layout, after one of a part of it that warms up."""
+    """Yield what an update of each workload takes in each layout, after one of a part of it that warms up; a
+    workload's rows are yielded again after each: with the ratio to the unmerged one, once that is measured."""
     scale = DRY_SCALE if bench.dry else 1
     learners: dict[str, LocalLearner] = {}
     for load in WORKLOADS:
@@ -172,29 +174,38 @@ def updates(bench: Bench) -> Iterator[dict[str, Any]]:
         ids = ids_of(played)
         rows: dict[str, dict[str, Any]] = {}
         for layout in LAYOUTS:
-            learner = learners.get(layout) or learner_of(bench, layout)
-            learners[layout] = learner
-            obstacle = find_tree_obstacle(learner.policy) if layout == "tree" else None
             row = rows[layout] = {
                 "workload": load.name, "P": load.prompt, "a": load.answer, "o": load.observed, "T": load.turns,
                 "groups": load.groups, "n": MEMBERS, "layout": "unmerged" if layout == "none" else layout,
             }  # fmt: skip
-            if obstacle is not None:
-                row["not run"] = obstacle
-                continue
-            learner.update(batch_of(played[:2], layout))
-            with memory(bench) as taken:
-                seconds, learned = timed(bench, partial(learner.update, batch_of(played, layout)))
-            tell(f"{load.name}, {layout}: {seconds:.2f} s")
-            row |= {
-                "ids": ids[layout], "forward ids": int(learned["tokens/forward"]), "seconds": round(seconds, 3),
-                "ids per second": round(ids[layout] / seconds), **taken,
-            }  # fmt: skip
-            row["token ratio"] = round(ids["none"] / ids[layout], 2)
-        for row in rows.values():
-            if "seconds" in row:
-                row["wall ratio"] = round(rows["none"]["seconds"] / row["seconds"], 2)
-            yield row
+            try:
+                learners[layout] = learners.get(layout) or learner_of(bench, layout)
+                row |= update_of(bench, learners[layout], layout, played, ids)
+            except Exception as error:  # noqa: BLE001 - as in `generation`
+                row["failed"] = failure(error)
+            if "failed" in row:  # the error is gone, and what its frames held
+                learners.pop(layout, None)
+                gc.collect()
+            tell(f"{load.name}, {layout}: {row.get('seconds')} s")
+            for each in rows.values():
+                if "seconds" in each and "seconds" in rows.get("none", {}):
+                    each["wall ratio"] = round(rows["none"]["seconds"] / each["seconds"], 2)
+                yield each
+
+
+def update_of(
+    bench: Bench, learner: LocalLearner, layout: str, played: Sequence[Any], ids: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return what an update in one layout takes."""
+    if layout == "tree" and (obstacle := find_tree_obstacle(learner.policy)) is not None:
+        return {"not run": obstacle}
+    learner.update(batch_of(played[:2], layout))
+    with memory(bench) as taken:
+        seconds, learned = timed(bench, partial(learner.update, batch_of(played, layout)))
+    return {
+        "ids": ids[layout], "forward ids": int(learned["tokens/forward"]), "seconds": round(seconds, 3),
+        "ids per second": round(ids[layout] / seconds), **taken, "token ratio": round(ids["none"] / ids[layout], 2),
+    }  # fmt: skip
 
 
 def learner_of(bench: Bench, layout: str) -> LocalLearner:

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rig.bare import Bench
+from rig.bare import Bench, end_with
 
 ROOT = Path(__file__).parents[2]
 SUITE = "tests/swarm/backends/conformance"
@@ -33,9 +33,10 @@ _ENDS = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 def ended(command: Sequence[str], bench: Bench, environment: Mapping[str, str]) -> tuple[int | None, str, str]:
     """Run a command in the repository; return its exit code, what it printed and its errors. A code of None: it did
     not end in time, and was interrupted."""
+    parent = os.getpid()
     process = subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, **environment}, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=lambda: end_with(parent),
     )  # fmt: skip
     try:
         out, errors = process.communicate(timeout=max(1.0, bench.left - LAST_S))
@@ -81,7 +82,6 @@ def study(bench: Bench) -> Iterator[dict[str, Any]]:
         code, _, errors = ended([*command, *(("--backend", "fake") if bench.dry else ())], bench, variables)
         row: dict[str, Any] = {
             "topic": TOPIC,
-            "holds": code in (0, None),
             "seconds": round(time.monotonic() - begun, 1),
         }
         log = EventLog(home.database)
@@ -95,7 +95,9 @@ def study(bench: Bench) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
         if code is None:
             row["cut"] = "its time was over"
-        elif code != 0:
+        else:
+            row["holds"] = code == 0 and row.get("status") == "concluded"
+        if code:
             row["failed"] = (errors.strip().splitlines() or ["no words"])[-1][:300]
         for handle in ProcessSandbox(home.sandboxes).list():
             handle.stop(grace_s=1.0)

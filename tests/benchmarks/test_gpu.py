@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import gpu
 import pytest
+from performance.headlines import HEADLINES
 from rig.bare import Bench
 
 from swarm.job import Job
@@ -127,6 +129,73 @@ def test_what_a_part_found_is_kept_however_it_ends(
     assert [(kind, words if kind == "failed" else None) for kind, words in found[len(rows) :]] == (
         [told] if told else []
     )
+
+
+def test_rows_of_an_earlier_run_stay_dated_until_a_part_has_its_first_and_a_row_that_comes_again_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, here = tmp_path / "gpu.json", {"gpu": "a card", "torch": "2.0"}
+    at = {"commit": "aaa", "date": "2026-01-01"}
+    rows: dict[str, Any] = {"steps": [{"who": "ours", "old": True}], "updates": [{"workload": "T = 4"}]}
+    file.write_text(json.dumps({**here, **at, **rows, "note": "by hand"}))
+    figures = gpu._kept(file, here)
+
+    def carried_out(name: str, *found: tuple[str, Any]) -> dict[str, Any]:
+        monkeypatch.setattr(gpu, "forked", lambda *_: (each for each in found))
+        gpu.carry_out(name, Bench("cpu", time.monotonic() + 60), figures, file)
+        written: dict[str, Any] = json.loads(file.read_text())
+        return written
+
+    failed = carried_out("steps", ("failed", "why"))
+    assert (failed["steps"], failed["at"]["steps"], failed["failed"]) == (rows["steps"], at, {"steps": "why"})
+    newer = carried_out("steps", ("row", {"who": "ours"}), ("row", {"who": "ours", "more": 1}), ("row", {"who": "trl"}))
+    assert (newer["steps"], newer["failed"]) == ([{"who": "ours", "more": 1}, {"who": "trl"}], {})
+    assert newer["at"] == {"steps": gpu.moment(), "updates": at}
+    assert {key: newer.get(key) for key in (*at, "note")} == {**at, "note": "by hand"}
+    newest = carried_out("updates", ("row", {"workload": "T = 4"}))
+    assert {key: newest.get(key) for key in (*at, "note")} == {**gpu.moment(), "note": None}
+
+
+def test_what_was_cut_or_lacks_the_row_of_a_goal_misses_it_and_has_no_headline() -> None:
+    linear = {"workload": "T = 10", "T": 10, "layout": "linear", "seconds": 1.0, "wall ratio": 9.0}
+    generated = {"requests": 32, "of at most": 128, "off a plain forward": {"ours": 0.0}}
+    figures: dict[str, Any] = {
+        "commit": "aaa", "date": "2026-01-01", "cut": {"suite": "not begun"}, "study": [{"cut": "its time was over"}],
+        "updates": [linear, {**linear, "T": 20, "wall ratio": 5.5, "failed": "out of memory"}],
+        "generation": [{**generated, "tokens per second": {"ours": 2, "padded": 1}}], "verl": {"not run": "needs ray"},
+    }  # fmt: skip
+    names = list(gpu.PARTS)
+    assert [words.partition(":")[0] for words in gpu.goals_missed(figures, names)] == [
+        "suite", "updates", "study", "generation", "steps"
+    ]  # fmt: skip
+    cut = {**figures, "updates": [{**linear, "wall ratio": 9.0}, {"T": 20, "layout": "linear"}], "generation": [
+        {**generated, "tokens per second": {"padded": 1}}
+    ]}  # fmt: skip
+    assert [each.value for each in HEADLINES["gpu"](cut)] == [9.0]
+    assert list(HEADLINES["gpu"]({"commit": "aaa", "date": "2026-01-01"})) == []
+
+
+ENDLESS = """
+import threading, time
+import gpu
+from rig.bare import Bench
+def rows(_):
+    print("begun", flush=True)
+    threading.Event().wait()
+    yield
+gpu.end_in_order()
+list(gpu.forked(rows, Bench("cpu", time.monotonic() + 600)))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_part_ends_with_whoever_started_it(number: signal.Signals) -> None:
+    variables = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks'}"}
+    with subprocess.Popen([sys.executable, "-c", ENDLESS], env=variables, stdout=subprocess.PIPE) as started:
+        assert started.stdout
+        assert started.stdout.readline() == b"begun\n"
+        started.send_signal(number)
+        assert started.stdout.read() == b""  # ends when nobody has it open, neither the part
 
 
 def test_without_a_gpu_it_ends_with_the_way_to_a_dry_run() -> None:
