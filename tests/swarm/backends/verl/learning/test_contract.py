@@ -188,7 +188,7 @@ def test_a_long_row_does_not_pad_the_short_ones_and_no_rank_is_idle_while_anothe
 
 def test_log_probs_are_computed_many_at_once_in_fp32_whatever_the_logits_are(adapter: Any) -> None:
     engines = import_module("verl.workers.engine.fsdp.transformer_impl")
-    assert callable(engines.logprobs_from_logits)
+    assert all(map(callable, (engines.logprobs_from_logits, engines.prepare_micro_batches)))
     logits = torch.randn(1300, _VOCABULARY).bfloat16().requires_grad_()
     labels = torch.randint(_VOCABULARY, (1300,))
     expected = logits.float().log_softmax(-1).gather(-1, labels[:, None])[:, 0]
