@@ -176,13 +176,14 @@ def test_what_was_cut_or_lacks_the_row_of_a_goal_misses_it_and_has_no_headline()
 
 
 ENDLESS = """
-import threading, time
+import signal, threading, time
 import gpu
 from rig.bare import Bench
 def rows(_):
     print("begun", flush=True)
     threading.Event().wait()
     yield
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup, and it be ignored
 gpu.end_in_order()
 list(gpu.forked(rows, Bench("cpu", time.monotonic() + 600)))
 """
@@ -199,7 +200,6 @@ def test_a_part_ends_with_whoever_started_it(number: signal.Signals) -> None:
 
 
 def test_without_a_gpu_it_ends_with_the_way_to_a_dry_run() -> None:
-    ended = subprocess.run(
-        ["make", "gpu", "GPU_BIN=/nowhere"], cwd=ROOT, capture_output=True, text=True, check=False
-    )  # fmt: skip
+    command = ["make", "gpu", "GPU_BIN=/nowhere"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, "make gpu DRY=/tmp/gpu.json" in ended.stderr) == (2, True)
