@@ -65,7 +65,7 @@ def warn_of_versions() -> str | None:
     """Return a line that names versions here which are taken and were never run, and those that were; None: these."""
     here = (f"verl {version('verl')}", f"ray {version('ray')}", vllm.check().lower())
     odd = ", ".join(name for name in here if name.split("+")[0] not in _RUN)
-    return f"warning: {odd} was never run with ajet, which was run with {', '.join(_RUN)}" if odd else None
+    return f"warning: {odd} was never run with ajet, which was run on a CPU with {', '.join(_RUN)}" if odd else None
 
 
 def _check_ray(job: Job) -> str:
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("verl", lambda: str(import_module("swarm.backends.verl.adapter").check())),  # which imports torch
         ("vllm", vllm.check),
         ("ray", lambda: _check_ray(job)),
-        ("versions", lambda: warn_of_versions() or "those that ajet was run with"),
+        ("versions", lambda: warn_of_versions() or "those that ajet was run with, on a CPU"),
         ("devices", lambda: _check_devices(job)),
         ("at once", lambda: f"{job.sequences_at_once} sequences, {job.max_concurrency} in each replica"),
         ("model", lambda: _check_model(job, options.models)),
