@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, FiniteFloat, ValidationInfo, model_serializer, model_validator
@@ -111,7 +112,8 @@ class Tracking(Canonical):
     run_id: str | None = None
     """W&B run id; given by the harness so that the run can be found again."""
     directory: str = "."
-    """Folder under which W&B writes its `wandb/` folder."""
+    """Folder under which W&B writes its `wandb/` folder. Empty: `tracking` in the server's own folder, whose files it
+    hands out (`GET /files`)."""
     mode: Literal["offline", "online"] = "offline"
     """`offline` (default) sends nothing anywhere; `online` needs a logged-in user on the server's machine."""
     config: Mapping[str, Any] = Field(default_factory=dict)
@@ -149,6 +151,7 @@ class Job(Canonical):
     added_fields: ClassVar = frozenset({
         "start_from", "missing_stream", "missing_stream_s", "mask_truncated", "evaluate_after", "eval_every",
         "evaluation_episodes", "verl", "train_agents", "external_advantages", "environment_args",
+        "lineage",
     })  # fmt: skip
 
     environment: str = "guess"
@@ -437,6 +440,10 @@ class Job(Canonical):
     """Before each update training waits for the advantages of the batch's episodes, which a client computes from their
     rewards in place of the algorithm (`GET` and `POST /advantages`; `swarm.environments play --slot`); the algorithm
     still says what the clip holds. Default false."""
+    lineage: str | None = Field(default=None, min_length=1, max_length=128)
+    """Tells this training from others of the same job on one server: each name is a training with checkpoints and steps
+    of its own. A study that trains on servers elsewhere gives it. With it a server loads no model folder but one of
+    `sha256`. Default None."""
     verl: VerlFields | None = None
     """What the backend `verl` has of its own: Ray's address, how many learn and answer.
     Default None: that of each field. Other backends refuse it."""
@@ -548,6 +555,12 @@ class Job(Canonical):
     def evaluates_after(self, step: int) -> bool:
         """Return whether training waits after a step until its weights were evaluated."""
         return self.keeps_best_of(step) or (step in self.evaluate_after and step < self.steps)
+
+    def tracked_in(self, directory: Path) -> Job:
+        """Return the job with its tracker's logs in `directory`, where it names none."""
+        if self.tracking is None or self.tracking.directory:
+            return self
+        return self.model_copy(update={"tracking": self.tracking.model_copy(update={"directory": str(directory)})})
 
     def canonical(self) -> str:
         """Return the canonical JSON of the job: sorted keys, no spaces, `tracking` left out (it trains nothing)."""

@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
@@ -81,8 +81,12 @@ class Status(Growing):
     not_finite: bool = False
     """Whether it FAILED because loss or gradient was no finite number: the training broke down, not the server."""
     provenance: Mapping[str, str] = Field(default_factory=dict)
-    """sha256 of what the training began with: `weights`, `template`; empty before it serves, and where nothing is
-    loaded."""
+    """sha256 of what the training began with: `weights`, `template`; and the kind of `device`, where the backend says
+    it. Empty before it serves, and where nothing is loaded."""
+    machine: str | None = None
+    """Platform, cores and memory of the server's machine; None while no engine is on."""
+    boot: str | None = None
+    """Names this boot of the engine: another name later means that the server, or its engine, was started again."""
     job_digest: str | None = None
     """Digest of the loaded job, None before one is loaded. A client that finds another one than its own job's asks for
     the job: two may mean the same (`swarm.canonical`)."""
@@ -399,6 +403,34 @@ class CheckpointList(Growing):
     """The evaluation (`eval_every`) for which the checkpoint of its step is kept."""
 
 
+class ServerFile(Growing):
+    """A file that a server hands out: of a checkpoint, or a tracker's log."""
+
+    path: str
+    """From the server's folder on: `checkpoints/...` or `tracking/...`."""
+    bytes: int
+
+
+class FileList(Growing):
+    """The files below a folder of a server, by their paths."""
+
+    files: tuple[ServerFile, ...]
+
+
+class KeyRequest(_Wire):
+    """Asks for a key of a role."""
+
+    role: Literal["client", "viewer"]
+
+
+class RoleKey(Growing):
+    """A key of a role, signed by the server."""
+
+    key: str
+
+
+FILE_HASH: Final = "X-Ajet-Sha256"
+"""Header of a file that is handed out: its sha256 in hex."""
 EpisodeState = Literal["open", "prepared", "ended", "in_step", "consumed", "aborted", "fenced", "dropped"]
 
 

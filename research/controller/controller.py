@@ -200,7 +200,8 @@ class StudyController:
         if still or state.open_question is not None:
             idle = not any(attempts_running(state))
         else:  # other studies may have all slots
-            idle = self._slots.waits and not any(map(self._launcher.is_started, attempts_running(state)))
+            waits = self._slots.waits or bool(self._launcher.waits_for)
+            idle = waits and not any(map(self._launcher.is_started, attempts_running(state)))
         if idle:
             self._budget_clock.skip()
         if state.stopped_reason is None:
@@ -224,8 +225,10 @@ class StudyController:
         if not isinstance(step, steps.Launch):
             return True
         self._check()
-        if self._launcher.take_slot(state, self._launcher.attempt_name(state.runs[step.run_id], step.attempt)):
+        if self._launcher.take_slot(state, state.runs[step.run_id], step.attempt):
             return True
+        if self._launcher.waits_for:  # an observer shows a line once
+            self._note(f"this study waits for a swarm server: {self._launcher.waits_for}; it is not charged meanwhile")
         if not self._noted_waiting and (holders := self._slots.holders()):
             self._noted_waiting = True
             taken = ", ".join(f"{count} by study {study}" for study, count in holders.items())

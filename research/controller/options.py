@@ -32,6 +32,7 @@ from research.environments.install import load_environment
 from research.errors import BadEnvironment, BadInput, BadTopic
 from research.installation import base_job as jobs
 from research.installation.home import Home
+from research.installation.servers import parse_servers
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
 from research.models.fetch import fetch_named
@@ -123,6 +124,10 @@ class StudyOptions(BaseModel):
         "--model", "--model-path", form={"title": "model"},
     )] = None  # fmt: skip
     backend: Annotated[str | None, *_option("What generates and learns: local, verl (docs/cluster.md), ...")] = None
+    server: Annotated[str | None, *_option(
+        "Swarm servers that run already, on which runs train in place of this machine, one at a time each: addresses "
+        "(their admin key in AJET_TOKEN) or names, with commas between (docs/operations.md).",
+    )] = None  # fmt: skip
     planner: Annotated[str, *_option(
         f"Who plans: `rules`, or `llm` (any endpoint like OpenAI's, or Anthropic's){_PACKAGED_PLANNERS}.",
         form={"enum": list(planner_names())},
@@ -334,6 +339,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
         requested=comparison, parsed=parsed, base=base, approve=approve, explore=asked.explore,
         planner_options=asked.planner_options,
         papers={} if asked.read is None else read_papers(asked.read, note),
+        servers=() if asked.server is None else parse_servers(asked.server),
     )  # fmt: skip
 
 

@@ -31,12 +31,14 @@ from research.files import write_bytes
 from research.installation.base_job import base_settings
 from research.installation.home import Home, home_error
 from research.installation.machine import describe
+from research.installation.servers import require_servers
 from research.installation.studies import RESULTS_VERSION, VERSION_KEY
 from research.installation.tiny_model import Note
 from research.isolation.mode import PROCESS, UNISOLATED, Isolation, Sandboxing
 from research.models.fetch import check_loader
 from research.planners.context import Planner
 from research.proposals.flags import ParsedTopic, RequestedComparison
+from research.runs.launcher import SERVERS
 from research.scheduler.approvals import MODE, ApprovalMode
 from sandboxes import ProcessSandbox
 from studies import EventLog, EventType, StudyLog, StudyState
@@ -128,6 +130,8 @@ class StudyRequest:
     """Texts that its planner may read, by name."""
     served: bool = False
     """Whether a worker works on it, and takes it up again where its controller ended."""
+    servers: tuple[str, ...] = ()
+    """Swarm servers elsewhere on which it trains, by address or name; none: it starts its own here."""
     follows: str = ""
     """The claim on which it is to give more evidence, STUDY/ROUND/CLAIM; empty for none."""
 
@@ -146,7 +150,7 @@ def new_study_id(topic: str, token: str | None = None) -> str:
 
 def create_study(log: EventLog, study: str, request: StudyRequest, check_of: KnownCheck = lambda job: None) -> None:
     """Append `study.created`; `check_of` knows what a model of the study was seen to take."""
-    slots = parallel_of(request.base, request.requested, check_of)
+    slots = len(request.servers) or parallel_of(request.base, request.requested, check_of)
     payload = {
         "topic": request.topic,
         "planner": {"name": request.planner, "model": request.model},
@@ -156,6 +160,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
             **request.requirements.settings(), **request.requested.settings(), **base_settings(request.base),
             **({} if request.parsed is None else request.parsed.settings()),
             **({EXPLORE: True} if request.explore else {}),
+            **({SERVERS: list(request.servers)} if request.servers else {}),
             **({FOLLOWS: request.follows} if request.follows else {}),
             **({PLANNER_OPTIONS: dict(request.planner_options)} if request.planner_options else {}),
             **({PAPERS: {name: sha256(text).hexdigest() for name, text in request.papers.items()}}
@@ -170,6 +175,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
 
 def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) -> None:
     """Append `study.created`, after its folder is made, while its environments are there and cannot be removed."""
+    require_servers(home, request.servers)
     with home.creation_lock():
         for brought in find_custom_environments(request.requested.custom_environments):
             brought.require_unchanged()

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 from base64 import urlsafe_b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -31,7 +31,9 @@ from research.files import read_json, write_bytes
 from research.installation.base_job import python_of
 from research.installation.home import Home
 from research.text import is_http_url
+from swarm.client.sync_client import SwarmClient
 from swarm.client.transport import server_folder
+from swarm.errors import Forbidden, InvalidKey, SwarmError
 
 _BIND_TIMEOUT_S = 60.0
 STORE: Final = "AJET_SWARM_STORE"
@@ -48,6 +50,7 @@ SERVER, TOKEN = "AJET_SERVER", "AJET_TOKEN"
 _LIKE = "http://127.0.0.1:8700"
 KEPT = "start.json"
 START_LOCK = "start.lock"
+ANSWER_S: Final = 10.0
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -327,3 +330,54 @@ def load_binding(folder: Path) -> Binding:
             f"expected in {path} how the server was started last; found it broken ({type(error).__name__}); remove it, "
             "and say its --host, --store, --token-file and --peer again"
         ) from None
+
+
+KEYS = "server-keys.json"
+"""In an installation's folder, for its owner alone: keys of the servers elsewhere that studies train on."""
+
+
+def parse_servers(text: str) -> tuple[str, ...]:
+    """Return the servers of `--server A,B`, each once; BadInput for none."""
+    names = tuple(dict.fromkeys(part.strip().rstrip("/") for part in text.split(",") if part.strip()))
+    if not names:
+        raise BadInput(f"expected --server NAME|URL, more than one with commas between; found {text[:80]!r}")
+    return tuple(name if _is_address(name) else validate_name(name) for name in names)
+
+
+def reach(home: Home, server: str) -> ServerConnection:
+    """Return a server that a study trains on, by the key that was kept; raises as `connect_server`."""
+    return connect_server(server, environ={TOKEN: (read_json(home.path / KEYS) or {}).get(server, "")}, home=home)
+
+
+def keep_keys(home: Home, names: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
+    """Keep the keys of AJET_TOKEN, one for all addresses or one each, for the controllers of studies; BadInput."""
+    given = [key.strip() for key in environ.get(TOKEN, "").split(",") if key.strip()]
+    addresses = [name for name in names if _is_address(name)]
+    if len(given) > 1 and len(given) != len(addresses):
+        raise BadInput(
+            f"expected one key in {TOKEN} for all servers, or one for each of the {len(addresses)} addresses in their "
+            f"order, with commas between; found {len(given)}"
+        )
+    path = home.path / KEYS
+    with FileLock(path.with_suffix(".lock")):
+        keys = dict(zip(addresses, given * len(addresses) if len(given) == 1 else given, strict=False))
+        if keys:
+            write_bytes(path, json.dumps({**(read_json(path) or {}), **keys}).encode(), mode=0o600)
+
+
+def require_servers(home: Home, names: Sequence[str]) -> None:
+    """Raise BadInput or NotReady unless studies may train on each of these servers: it answers to an admin's key."""
+    keep_keys(home, names)
+    for name in names:
+        server = reach(home, name)
+        with SwarmClient(server.url, server.token) as client:
+            try:
+                client.status(within_s=ANSWER_S)
+                client.files()
+            except (InvalidKey, Forbidden) as error:
+                raise BadInput(
+                    f"expected the admin token of {server.url} in {TOKEN} (`ajet swarm token --role admin` prints it "
+                    f"there); {error}"
+                ) from None
+            except SwarmError as error:
+                raise NotReady(f"expected a swarm server of this version at {server.url}: {error}") from None

@@ -44,7 +44,8 @@ from research.runs.files import (
     write_evaluations,
 )
 from research.runs.provenance import file_hash, file_hashes, observe_conditions, replay
-from research.runs.wandb_log import TrainingMonitor
+from research.runs.remote import RemoteServer
+from research.runs.wandb_log import TrackedRun, TrainingMonitor, read_tracking
 from research.runs.workers import (
     ContainerWorkers,
     ManagedProcess,
@@ -57,10 +58,12 @@ from research.runs.workers import (
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
 from sandboxes.preload import reserve
+from studies.checks.conditions import CollectError
 from studies.records.runs import (
     DISK_FULL,
     ENGINE_GONE,
     MODEL_CHANGED,
+    SERVER_AWAY,
     TRAINING_NAN,
     AttemptFailed,
     Conditions,
@@ -98,7 +101,8 @@ class Attempt:
         self._stages: dict[str, float] = {}
         self._refused: Callable[[], Mapping[str, int]] = dict
         self._progress = AttemptProgress(stage="boot", steps=self._job.steps, seconds=0.0)
-        self._training = TrainingMonitor(folder, spec)
+        self._remote = RemoteServer(folder, spec) if spec.server else None
+        self._training = TrainingMonitor(folder, spec, self._read_tracking)
         self._seen = Conditions()
         self._resumed_at: int | None = None
 
@@ -128,7 +132,11 @@ class Attempt:
                 except InvalidRequest as error:
                     raise AttemptFailed(MODEL_CHANGED, error.message) from error
             engine = await self._connect_engine()
-            server, url, tokens = await self._start_server(processes)
+            if self._remote is not None:
+                server: ManagedProcess | RemoteServer = self._remote
+                url, tokens = self._remote.url, {"admin": self._remote.token, "client": await self._remote.client_key()}
+            else:
+                server, url, tokens = await self._start_server(processes)
         workers = self._workers(engine, processes, url, tokens["client"])
         self._refused = workers.refused
         async with workers, AsyncSwarmClient(url, tokens["admin"]) as client:
@@ -136,6 +144,17 @@ class Attempt:
                 await _run_watched(self._work(workers, client), self._watch(client, server))
             except AttemptFailed as failure:
                 raise await self._find_cause(failure, client) from failure
+            finally:
+                if self._remote is not None:  # also where the attempt is told to end: others wait for the server
+                    await asyncio.shield(asyncio.ensure_future(self._remote.let_go(client)))
+
+    def _read_tracking(self, directory: Path, run_id: str) -> TrackedRun:
+        if self._remote is not None:
+            try:
+                self._remote.fetch_log()
+            except AttemptFailed as failure:
+                raise CollectError("tracking_unreadable", failure.reason) from failure
+        return read_tracking(directory, run_id)
 
     async def _connect_engine(self) -> ContainerEngine | None:
         spec = self._spec
@@ -200,6 +219,14 @@ class Attempt:
             self._seen = await observe_conditions(client, self._folder, self._spec)
         with self._stage("stop"):
             await _call_server(client.stop())
+            if self._remote is not None:
+                await asyncio.to_thread(self._remote.fetch_log)
+
+    async def _open_training(self, client: AsyncSwarmClient, limit_s: float) -> Status:
+        if self._remote is not None:
+            return await self._remote.take(client, self._job, limit_s)
+        status: Status = await _call_server(client.ensure_training(self._job, timeout_s=limit_s))
+        return status
 
     async def _serve(self, client: AsyncSwarmClient) -> None:
         resumes, kept, shared = self._spec.resumes, self._folder.kept, self._spec.initial_of
@@ -211,9 +238,9 @@ class Attempt:
             self._report_success("initial")
         if resumes is None:
             limit = self._spec.time_limit_s or BIND_TIMEOUT_S
-            await _call_server(client.ensure_training(self._job, timeout_s=limit))
+            await self._open_training(client, limit)
             return
-        status = await _call_server(client.ensure_training(self._job, timeout_s=REPLAYS_S))
+        status = await self._open_training(client, REPLAYS_S)
         self._resumed_at = status.step
         if self._spec.evaluate_after:
             if (file_hash(kept) or "") != self._spec.during_sha256:
@@ -288,6 +315,13 @@ class Attempt:
             status = await _peek(client)
         except AttemptFailed:
             return failure
+        if self._remote is not None:  # whoever plays there ends with it
+            if status is None:
+                return AttemptFailed(SERVER_AWAY, f"{self._remote.url} does not answer; {failure.reason}")
+            try:
+                self._remote.check(status)
+            except AttemptFailed as cause:
+                return cause
         if status is not None:
             self._report(step=status.step)
         if status is None or not status.not_finite:
@@ -296,7 +330,7 @@ class Attempt:
             await client.stop()
         return AttemptFailed(TRAINING_NAN, f"the training broke down: {status.reason}")
 
-    async def _watch(self, client: AsyncSwarmClient, server: ManagedProcess) -> None:
+    async def _watch(self, client: AsyncSwarmClient, server: ManagedProcess | RemoteServer) -> None:
         ended = asyncio.create_task(server.wait())
         self._training.reset_silence()
         try:
@@ -304,13 +338,15 @@ class Attempt:
                 if (status := await _peek(client)) is not None:
                     await self._handle_status(status)
                 if (alarm := self._training.check_silence()) is not None:
-                    raise AttemptFailed("server_silent", alarm.sentence)
+                    raise AttemptFailed("server_silent" if self._remote is None else SERVER_AWAY, alarm.sentence)
                 await asyncio.wait({ended}, timeout=POLL_S)
         finally:
             ended.cancel()
         raise AttemptFailed("server_died", f"the swarm server is gone: {server.describe_end()}")
 
     async def _handle_status(self, status: Status) -> None:
+        if self._remote is not None and self._progress.stage not in ("boot", "stop"):
+            self._remote.check(status)
         if status.state is ServerState.FAILED:
             raise AttemptFailed("server_failed", f"the swarm server failed: {status.reason}")
         await self._training.update(status)

@@ -70,6 +70,10 @@ class AttemptSpec(Record):
     """Folder of the model cache."""
     environments: str = ""
     """Folder of the environments that were brought; empty in specs of versions that knew none."""
+    server: str = ""
+    """The swarm server elsewhere that trains for it, by address or name; empty where it starts one of its own."""
+    lineage: str = ""
+    """Names its training on that server (`swarm.job`): the tracking id of the attempt that began it."""
     packages: tuple[str, ...] = ()
     """Folders of the packages that the environment's code needs, for processes."""
     sandbox: Sandboxing = PROCESS
@@ -105,8 +109,8 @@ class AttemptSpec(Record):
 
     @property
     def _job_record(self) -> dict[str, Any]:
-        asks = {"external_advantages": True} if "advantage" in self.spec.sources else {}
-        return {**self.spec.job, **asks}
+        asks: dict[str, Any] = {"external_advantages": True} if "advantage" in self.spec.sources else {}
+        return {**self.spec.job, **asks, **({"lineage": self.lineage} if self.server else {})}
 
     @property
     def evaluate_after(self) -> tuple[int, ...]:
@@ -134,7 +138,7 @@ class AttemptSpec(Record):
     def job_with_tracking(self, folder: AttemptFolder) -> Job:
         tracking = Tracking(
             group=self.study, name=f"{self.spec.arm} seed {self.spec.seed}", run_id=self.tracking_id,
-            directory=str(folder.path), config=self.names(),
+            directory="" if self.server else str(folder.path), config=self.names(),
             tags=tuple(tag[:LONGEST_TAG] for tag in (self.study, self.spec.arm, self.spec.phase)),
         )  # fmt: skip
         return Job.from_record({**self._job_record, "tracking": tracking})

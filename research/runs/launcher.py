@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from research.design.pricing import is_guess, price_of
 from research.environments.catalog import find_custom_environments
@@ -27,6 +28,7 @@ from research.own_process import thread_variables
 from research.runs.collect import NOTHING_SAID, CollectedEvidence, collect, find_breakdown, measure
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, RunEvaluation, read_progress
 from research.runs.provenance import count_neighbours
+from research.runs.remote import find_use, release
 from research.runs.resume import ResumePlan, end_containers, plan_resume, transfer_files
 from research.runs.wandb_log import ReadTracking
 from sandboxes import Exit, Handle, ProcessSandbox, Sandbox, SandboxSpec
@@ -43,6 +45,10 @@ from swarm.client.async_client import EPISODE_TIMEOUT_S
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel
 
+SERVERS = "servers"
+"""Setting: the swarm servers elsewhere on which a study trains, by address or name; none where it starts its own."""
+ASK_AGAIN_S = 5.0
+"""Servers of which none was free are asked again after so long."""
 READ_AGAIN_S = 5.0
 """A tracker that was behind is read again after so long."""
 LEAST_TIME_LIMIT_S = 900.0
@@ -80,6 +86,11 @@ class AttemptLauncher:
     clock: Clock
     isolation: Isolation = UNISOLATED
     read_tracking: ReadTracking | None = None
+    waits_for: str = ""
+    """Why no server elsewhere takes the next attempt, where a study trains there."""
+    _servers: dict[str, str] = field(default_factory=dict)
+    """The server that was found free for an attempt, by the attempt's name."""
+    _asked: datetime | None = None
     _late: dict[str, datetime] = field(default_factory=dict)
     """When the tracker of an attempt that has ended was behind, by the attempt's name."""
 
@@ -102,6 +113,7 @@ class AttemptLauncher:
         attempt = AttemptState(
             number, self.attempt_name(run, number), "", resumes=plan.resumes, initial_sha256=plan.initial_sha256,
             initial_of=plan.initial_of, during_sha256=plan.during_sha256,
+            server=self._servers.pop(self.attempt_name(run, number), ""),
         )  # fmt: skip
         self._reap(run, attempt)  # there is nothing: it shows that the engine answers
         require_room(self.home.path, LAUNCH_ROOM)
@@ -109,12 +121,36 @@ class AttemptLauncher:
         chosen = self.isolation.sandboxing
         sandbox = {"kind": chosen.kind, **chosen.model_dump(mode="json", exclude_defaults=True)}
         begins = {name: value for name, value in plan._asdict().items() if value}
-        said = {"begins": begins} if run.attempts or begins else {}
+        said: dict[str, Any] = {"begins": begins} if run.attempts or begins else {}
+        said |= {"server": attempt.server} if attempt.server else {}
         self._append(EventType.ATTEMPT_LAUNCHED, run, attempt=number, name=attempt.name, sandbox=sandbox, **said)
         self._start(state, run, attempt)
 
-    def take_slot(self, state: StudyState, name: str) -> bool:
-        return self.slots.take(name, int(state.settings["parallel"]))
+    def take_slot(self, state: StudyState, run: RunState, number: int) -> bool:
+        """Take a slot of this machine for an attempt, or find a server elsewhere that is free; False: it has to
+        wait."""
+        name = self.attempt_name(run, number)
+        servers = state.settings.get(SERVERS)
+        return self.slots.take(name, int(state.settings["parallel"])) if not servers else self._find(state, run, name)
+
+    def _find(self, state: StudyState, run: RunState, name: str) -> bool:
+        if self._asked is not None and 0 <= (self.clock() - self._asked).total_seconds() < ASK_AGAIN_S:
+            return False
+        plan = plan_resume(run, lambda earlier: self._folder(run, earlier))
+        begun = next((one for one in run.attempts if one.number == plan.resumes), None)  # where its training lies
+        taken = {other.active.server for other in state.every_run.values() if other.active is not None}
+        why = {}
+        for server in state.settings[SERVERS] if begun is None else [begun.server]:
+            if server in taken:
+                continue
+            lineage = "" if begun is None else _lineage(run, begun)
+            if not (reason := find_use(self.home, server, lineage)):
+                self._servers[name], self.waits_for, self._asked = server, "", None
+                return True
+            why[server] = reason
+        self._asked = self.clock()
+        self.waits_for = "; ".join(why.values())
+        return False
 
     def attempt_name(self, run: RunState, number: int) -> str:
         return f"ajet-{self.record.study}-{run.run_id}-a{number}"
@@ -132,7 +168,7 @@ class AttemptLauncher:
             return False  # a clock that was set back is read again
         if (handle := self.sandbox.adopt(attempt.name)) is None:
             # Claimed anew in any case: somebody may be about to take the slot of a controller that was killed.
-            if not self.take_slot(state, attempt.name):
+            if not attempt.server and not self.take_slot(state, run, attempt.number):
                 return False
             self._write_spec(state, run, attempt)
             handle = self._start(state, run, attempt)
@@ -222,6 +258,7 @@ class AttemptLauncher:
 
     def preload(self, state: StudyState, backend: str) -> None:
         """Begin to import what attempts at runs of a backend import, once for all of them (`sandboxes.preload`)."""
+        backend = "fake" if state.settings.get(SERVERS) else backend  # no model is loaded here
         if isinstance(self.sandbox, ProcessSandbox) and backend in PRELOADED and os.environ.get(SWITCH) != "0":
             self.sandbox.preload(PRELOADED[backend], self._environment(state, backend))
 
@@ -277,7 +314,9 @@ class AttemptLauncher:
         return collect(
             self._folder(run, attempt.number), self._attempt_spec(state, run, attempt),
             self.home.study(self.record.study), self.read_tracking, said=said or NOTHING_SAID,
-            neighbours=max(count_neighbours(attempts, one, until, others) for one, until in trained),
+            neighbours=None if attempt.server else max(
+                count_neighbours(attempts, one, until, others) for one, until in trained
+            ),
         )  # fmt: skip
 
     def _append_evidence(
@@ -306,6 +345,9 @@ class AttemptLauncher:
         return {"study": self.record.study, "run_id": run.run_id, "attempt": str(attempt.number)}
 
     def _reap(self, run: RunState, attempt: AttemptState) -> None:
+        folder = self._folder(run, attempt.number)
+        if attempt.server and folder.server.exists() and not folder.outcome.exists():  # it was killed
+            release(AttemptSpec.model_validate(read_json(folder.spec)))
         if self.isolation.containers is not None:
             end_containers(self.isolation.containers, self._labels(run, attempt), self._folder(run, attempt.number))
 
@@ -318,7 +360,8 @@ class AttemptLauncher:
             watchdog=None if state.design is None else state.design.watchdog, resumes=attempt.resumes,
             initial_sha256=attempt.initial_sha256, initial_of=attempt.initial_of,
             initial_episodes=state.every_run[attempt.initial_of].spec.metric.episodes if attempt.initial_of else None,
-            during_sha256=attempt.during_sha256,
+            during_sha256=attempt.during_sha256, server=attempt.server,
+            lineage=_lineage(run, attempt) if attempt.server else "",
         )  # fmt: skip
 
     def _write_spec(self, state: StudyState, run: RunState, attempt: AttemptState) -> None:
@@ -356,6 +399,14 @@ class AttemptLauncher:
 
     def _age_seconds(self, attempt: AttemptState) -> float:
         return max(0.0, (self.clock() - datetime.fromisoformat(attempt.launched)).total_seconds())
+
+
+def _lineage(run: RunState, attempt: AttemptState) -> str:
+    """Return the tracking id of the attempt that began an attempt's training."""
+    earlier = {one.number: one for one in run.attempts}
+    while attempt.resumes is not None:
+        attempt = earlier[attempt.resumes]
+    return f"{run.run_id}-a{attempt.number}"
 
 
 def _environments(run: RunState) -> list[str]:

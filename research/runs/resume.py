@@ -54,6 +54,7 @@ _GROUPS: tuple[tuple[ResumeRule, str, str], ...] = (
     ("on", "the server writes nothing by halves, and there is room again", "disk_full"),
     ("on", "the container engine holds none of the training", "engine_gone container_refused"),
     ("on", "it never began", "launch_failed"),
+    ("on", "its server is elsewhere, and keeps what it trained", "server_away server_taken server_restarted"),
     # beside the server
     ("on", "a client keeps nothing: the next one is handed the places that are open",
      "client_died client_killed client_timeout client_out_of_memory"),
@@ -106,7 +107,8 @@ class ResumePlan(NamedTuple):
 
 
 def plan_resume(run: RunState, folder_of: FolderOf) -> ResumePlan:
-    """Return how the next attempt at a run begins; all its earlier ones are over and their processes ended."""
+    """Return how the next attempt at a run begins; all its earlier ones are over and their processes ended. A server
+    elsewhere has the training itself: the folder says that an attempt began one there."""
     if not run.attempts:
         return ResumePlan()
     last = run.attempts[-1]

@@ -61,6 +61,8 @@ class AttemptState:
     """Training steps that were done when it went on; None where it began from nothing, or was not seen to go on."""
     step: int | None = None
     """Training steps that were done when it failed; None where nobody looked: of runs without code."""
+    server: str = ""
+    """The swarm server elsewhere that trains for it, by address or name; empty where it has one of its own."""
     url: str = ""
     """Its page at W&B; empty where its log was not sent there."""
     standing: str = ""

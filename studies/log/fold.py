@@ -334,7 +334,7 @@ def _put(study: StudyState, run: entries.RunState) -> None:
 @rule(EventType.ATTEMPT_LAUNCHED)
 def _launch(
     study: StudyState, event: Event, run_id: str, attempt: int, name: str, sandbox: Mapping[str, Any] = {},
-    begins: Mapping[str, Any] = {},
+    begins: Mapping[str, Any] = {}, server: str = "",
 ) -> None:  # fmt: skip
     """An attempt begins, from nothing or going on from an earlier one; older logs do not say how it begins."""
     run = _run(study, run_id)
@@ -350,7 +350,7 @@ def _launch(
     if untrained and (source is None or source.collected is None or not runs.shares_untrained(run.spec, source.spec)):
         raise ImpossibleEvent(f"run {run_id} does not begin with the policy that run {untrained} was evaluated with")
     earlier = None if resumes is None else int(resumes)
-    state = entries.AttemptState(attempt, name, event.ts, sandbox=sandbox, resumes=earlier, **words)
+    state = entries.AttemptState(attempt, name, event.ts, sandbox=sandbox, resumes=earlier, server=server, **words)
     _put(study, replace(run, attempts=(*run.attempts, state)))
     # the run is to be accounted for: claims that were judged without it are open again, and a test made is spent
     rest, design = _resting_on(study, run.spec), study.design

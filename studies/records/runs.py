@@ -22,7 +22,7 @@ EXCLUDED_CODES: tuple[str, ...] = (
     # the attempt's processes
     "boot_failed", "server_died", "server_failed", "server_silent", "server_refused",
     "client_died", "client_stopped", "evaluator_died", "evaluator_failed",
-    "attempt_died", "outcome_unreadable", "launch_failed", "lost", "timeout",
+    "attempt_died", "outcome_unreadable", "launch_failed", "lost", "timeout", "server_restarted",
     # its containers
     "client_out_of_memory", "client_timeout", "client_killed",
     "evaluator_out_of_memory", "evaluator_timeout", "evaluator_killed", "container_refused",
@@ -64,7 +64,11 @@ INVALID_CODES: tuple[str, ...] = (
 
 ENGINE_GONE = "engine_gone"
 DISK_FULL = "disk_full"
-BLAMELESS_CODES: tuple[str, ...] = (ENGINE_GONE, DISK_FULL)
+SERVER_AWAY = "server_away"
+"""A swarm server elsewhere does not answer, or not so that a training can begin there."""
+SERVER_TAKEN = "server_taken"
+"""A swarm server elsewhere trains for somebody else, or somebody stopped what it trained."""
+BLAMELESS_CODES: tuple[str, ...] = (ENGINE_GONE, DISK_FULL, SERVER_AWAY, SERVER_TAKEN)
 """Ends of attempts that are no fault of the run: they cost it no try, and the next launch waits."""
 
 WITHIN_REACH_OF_CODE = frozenset({

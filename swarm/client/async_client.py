@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import json
 import os
@@ -13,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
@@ -204,6 +205,25 @@ class AsyncSwarmClient(Connectable):
     async def model(self) -> str:
         """Return the name of the model that serves, as calls name it."""
         return await self._transport.ask(lambda told: str(told["data"][0]["id"]), "GET", "/v1/models", self._token)
+
+    async def files(self, under: str = "tracking") -> wire.FileList:
+        """Return the server's files below `checkpoints` or `tracking`, or a folder in them (needs the admin role)."""
+        return await self._get(wire.FileList, f"/files?{urlencode({'under': under})}")
+
+    async def fetch(self, path: str, to: Path) -> str:
+        """Write one of the server's `files` to `to`, whole or not at all; return its sha256. Raises UnknownAnswer where
+        what came is not what the server has."""
+        headers = await self._transport.download(f"/files/{quote(path)}", self._token, to)
+        with open(to, "rb") as file:  # noqa: ASYNC230  -- a local file
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != headers.get(wire.FILE_HASH):
+            os.unlink(to)
+            raise UnknownAnswer(f"expected {path} of the server at {self.url} as it is there; it came changed")
+        return found
+
+    async def key(self, role: Literal["client", "viewer"]) -> str:
+        """Return a new key of a role, for somebody who may do less (needs the admin role)."""
+        return (await self._post(wire.RoleKey, "/keys", wire.KeyRequest(role=role))).key
 
     async def checkpoints(self) -> wire.CheckpointList:
         """Return the checkpoints that are kept, the newest first."""

@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import to_json
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -81,6 +81,10 @@ class _ListQuery(_Query):
 
 class _AbortQuery(_Query):
     failed: bool = False
+
+
+class _FilesQuery(_Query):
+    under: str = Field(default="tracking", max_length=1000)
 
 
 class _SamplesQuery(_Query):
@@ -217,6 +221,25 @@ async def samples(query: Annotated[_SamplesQuery, Query()], server: Server) -> R
 async def checkpoints(server: Server) -> wire.CheckpointList:
     """List the kept checkpoints with their sizes."""
     return await server.checkpoints()
+
+
+@router.get("/files", dependencies=ADMIN)
+async def files(query: Annotated[_FilesQuery, Query()], server: Server) -> wire.FileList:
+    """List the files of checkpoints and of trackers' logs below a folder of the server's."""
+    return await asyncio.to_thread(server.list_files, query.under)
+
+
+@router.get("/files/{path:path}", dependencies=ADMIN, response_class=FileResponse, name="file")
+async def send_file(path: Annotated[str, Path(min_length=1)], server: Server) -> Response:
+    """Return one of these files, with its sha256 as a header."""
+    found, sha256 = await asyncio.to_thread(server.find_file, path)
+    return FileResponse(found, media_type="application/octet-stream", headers={wire.FILE_HASH: sha256})
+
+
+@router.post("/keys", dependencies=ADMIN)
+async def make_key(body: wire.KeyRequest, server: Server) -> wire.RoleKey:
+    """Sign a key of a role that may do less."""
+    return wire.RoleKey(key=server.keys.role_key(body.role))
 
 
 @router.get(

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib.util
 import logging
+import os
+import platform
+import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from swarm.backends.protocols import Backend
 from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, NotFound, ServerFailed
-from swarm.job import Job
+from swarm.job import Job, PathModel
+from swarm.models import folder_hash, model_place
 from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, backend_names, load
 from swarm.rendering.messages import BackendError
 from swarm.rollout.episodes import RETRY_AFTER_S
@@ -25,9 +31,11 @@ from swarm.training.checkpoints import list_checkpoints
 from swarm.training.loop import Training
 from swarm.training.metrics import finite_metrics
 from swarm.training.trackers import Tracker, make_tracker
-from swarm.wire import CheckpointList, EraseRequest, Erasure, ServerState, Status, fingerprint
+from swarm.wire import CheckpointList, EraseRequest, Erasure, FileList, ServerFile, ServerState, Status, fingerprint
 
 _LOCAL = ("torch", "transformers", "safetensors", "tokenizers")
+TRACKING = "tracking"
+"""Folder of a server's folder, for the logs of a tracking that names no directory."""
 _VERL = (*_LOCAL, "ray", "verl", "vllm", "tensordict", "peft")
 
 
@@ -39,6 +47,8 @@ def require_backend(name: str) -> None:
 
 def make_backend(job: Job, models: Path) -> Backend:
     """Return the job's backend, not yet started; `models` caches what it makes. BackendError if it cannot be made."""
+    if job.lineage is not None and isinstance(job.model, PathModel):
+        _require_hash(job.model, models)
     if job.backend == "local":
         needed, needs = (*_LOCAL, "peft") if job.lora_rank else _LOCAL, " with a lora_rank" if job.lora_rank else ""
         _require_packages(needed, f"`local`{needs}", "install the `local` extra: pip install 'ajet[local]'")
@@ -71,10 +81,32 @@ def make_backend(job: Job, models: Path) -> Backend:
     return made
 
 
+def _require_hash(model: PathModel, models: Path) -> None:
+    """Raise BackendError unless the folder holds what a study named: it was looked at where the study was begun."""
+    folder = model_place(model.path, models)
+    try:
+        found = folder_hash(folder, models) if folder.is_dir() else "no folder"
+    except OSError as error:
+        raise BackendError(f"expected the model folder {folder}; cannot read it: {error.strerror or error}") from error
+    if found != model.sha256:
+        raise BackendError(
+            f"expected at {folder} on the server's machine the model that the study named (sha256 "
+            f"{str(model.sha256)[:12]}), found {found[:12]}; copy the folder there"
+        )
+
+
 def _require_packages(needed: Sequence[str], backend: str, advice: str) -> None:
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise BackendError(f"backend {backend} needs {', '.join(missing)}, not installed here; {advice}")
+
+
+@cache
+def machine() -> str:
+    """Return platform, cores and memory of this machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{platform.platform(terse=True)}, {cores} cpus, {memory:.1f} GiB"
 
 
 log = logging.getLogger(__name__)
@@ -116,6 +148,7 @@ class SwarmServer:
         self._job: Job | None = None
         self.opened: Training | None = None
         """The training in whatever state, FAILED too; None while the engine is off."""
+        self._boot: str | None = None
         self._stopping = asyncio.Lock()
 
     @property
@@ -155,6 +188,28 @@ class SwarmServer:
         """Return the digest of the job that began the training whose episodes are shown; None where there is none."""
         return await self._archive.digest() if self.opened is None else self.opened.digest
 
+    def list_files(self, under: str) -> FileList:
+        """Return what is handed out below a folder: checkpoints and trackers' logs. Blocks; NotFound for another."""
+        root, folder = self._directory.resolve(), self._handed_out(under)
+        paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+        found = (ServerFile(path=path.relative_to(root).as_posix(), bytes=path.stat().st_size) for path in paths)
+        return FileList(files=tuple(found))
+
+    def find_file(self, path: str) -> tuple[Path, str]:
+        """Return a file that is handed out, and its sha256. Blocks; raises NotFound."""
+        try:
+            with open(found := self._handed_out(path), "rb") as file:
+                return found, hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise NotFound(f"there is no file {path[:200]!r}: {error.strerror}", param="path") from None
+
+    def _handed_out(self, path: str) -> Path:
+        root = self._directory.resolve()
+        found = (root / path).resolve()
+        if not any(found.is_relative_to(root / name) for name in (TRACKING, "checkpoints")):
+            raise NotFound(f"expected a path in checkpoints/ or {TRACKING}/, found {path[:200]!r}", param="path")
+        return found
+
     def load(self, job: Job) -> Status:
         """Load a job; one that means the same changes nothing. JobConflict while another one's engine is on.
         InvalidRequest for a backend that is not installed."""
@@ -192,9 +247,11 @@ class SwarmServer:
             if recovered.fresh_start is not None:
                 log.warning("event=fresh_start job_digest=%s reason=%r", job.digest(), recovered.fresh_start)
             store.note(booting)
+            self._boot = secrets.token_hex(8)
             self.opened = Training(
                 job, self.machine, (store, recovered), self.checkpoints_of(recovered.job_digest),
-                lambda: self._backends(job, self._models), self._trackers, self._clock, self._peers,
+                lambda: self._backends(job, self._models),
+                lambda job: self._trackers(job.tracked_in(self._directory / TRACKING)), self._clock, self._peers,
                 self._checkpoint_after_s,
             )  # fmt: skip
             self.opened.start()
@@ -256,6 +313,8 @@ class SwarmServer:
             rollout = training.rollout
             known |= {name: getattr(training, name) for name in _OF_TRAINING}
             known |= {
+                "boot": self._boot,
+                "machine": machine(),
                 "policy_version": rollout.version,
                 "open_episodes": len(rollout.leases),
                 "collected_episodes": rollout.groups.collected,

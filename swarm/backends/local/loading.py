@@ -341,7 +341,10 @@ ADAPTER = "lora_"
 
 
 def provenance(model: nn.Module, template: str) -> Mapping[str, str]:
-    return {"weights": weights_hash(model), "template": hashlib.sha256(template.encode()).hexdigest()}
+    """Return the hashes of weights and template, and the kind of device that they are on."""
+    device = next(model.parameters()).device
+    kind = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {"weights": weights_hash(model), "template": hashlib.sha256(template.encode()).hexdigest(), "device": kind}
 
 
 def weights_hash(model: nn.Module) -> str:
