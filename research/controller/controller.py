@@ -32,7 +32,7 @@ from research.installation.machine import MachineSlots
 from research.installation.tiny_model import Note, prepare_model
 from research.isolation.mode import UNISOLATED, Isolation
 from research.planners.context import Planner
-from research.runs.launcher import AttemptLauncher
+from research.runs.launcher import SERVERS, AttemptLauncher
 from research.runs.wandb_log import ReadTracking
 from research.scheduler import steps
 from research.scheduler.next_step import is_done, next_step
@@ -341,7 +341,11 @@ class StudyController:
         jobs = {arm: Job.from_record(job) for arm, job in _jobs_by_arm(state, phase).items()}
         for job in jobs.values():  # beside the making
             self._launcher.preload(state, job.backend)
-        made = {arm: prepare_model(job, self._home.models, self._note) for arm, job in jobs.items()}
+        here = not state.settings.get(SERVERS)  # a server elsewhere makes its own
+        unknown: Mapping[str, Any] = {"sha256": None, "seconds": 0.0}
+        made = {
+            arm: prepare_model(job, self._home.models, self._note) if here else unknown for arm, job in jobs.items()
+        }
         models = [
             {
                 "arm": arm, "name": model_name(job.model.model_dump()),

@@ -46,6 +46,7 @@ from research.planners.topic import describe_left, judge_by, parse_topic, refuse
 from research.proposals.arms import ComparedModels, value_text
 from research.proposals.flags import Claim, ParsedTopic, RequestedComparison, list_model_folders, resolve_topic
 from research.proposals.metric_choice import MetricChoice, RequestedMetric
+from research.runs.launcher import SERVERS
 from research.scheduler.approvals import ApprovalMode, parse_mode
 from research.scheduler.required_runs import is_complete
 from research.text import parse_budget
@@ -268,7 +269,7 @@ def reopen_planner(home: Home, log: EventLog, state: StudyState, caps: Mapping[s
             cap = f"a larger cap than study {state.id} has ({'none' if before is None else f'{before:,}'})"
             raise BadInput(f"expected of --{name.replace('_', '-')} {cap}; found {most:,}; raise it, or leave it out")
     require_here(home, log, state)
-    if not is_complete(state):
+    if not is_complete(state) and not state.settings.get(SERVERS):
         jobs.require_backend(jobs.backend_of(state))
     return make_planner(state.planner["name"], state.planner["model"], os.environ, {**options, **caps})
 
@@ -334,12 +335,18 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     if comparison.vary and requirements.metric is not None:
         question = f"{question} --metric {requirements.metric.text}"
     question += f" --extend-to {asked.extend_to}" if comparison.vary and asked.extend_to is not None else ""
+    servers = () if asked.server is None else parse_servers(asked.server)
+    if (brought := comparison.custom_environments) and servers and not pretrained:
+        raise BadInput(
+            f"expected an environment that the servers know, or a --model; found {brought[0]}, which was brought here: "
+            "where a tiny model is made, its server has to play it; leave --server out, or name a --model"
+        )
     return StudyRequest(
         question, asked.planner, asked.planner_model, seconds, asked.max_runs, requirements=requirements,
         requested=comparison, parsed=parsed, base=base, approve=approve, explore=asked.explore,
         planner_options=asked.planner_options,
         papers={} if asked.read is None else read_papers(asked.read, note),
-        servers=() if asked.server is None else parse_servers(asked.server),
+        servers=servers,
     )  # fmt: skip
 
 
@@ -469,5 +476,6 @@ def require_planner(
                 f"it with: ajet study plan {shlex.quote(request.topic)}"
             )
         require_understood(request, ask, asked)
-    jobs.require_backend((request.base or Job()).backend)
+    if not request.servers:
+        jobs.require_backend((request.base or Job()).backend)
     return chosen

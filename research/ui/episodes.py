@@ -141,6 +141,10 @@ class EpisodeReaders:
             folder = AttemptFolder(self._home.attempt(study, run.run_id, attempt.number)).server
             if (folder / "store.sqlite3").is_file():
                 return EpisodePlace(folder, str(run.spec.job.get("backend", "local")))
+        if run.attempts and (server := run.attempts[-1].server):
+            raise NotReady(
+                f"run {run.run_id} trained at the swarm server {server}, which has its episodes: ajet swarm episodes"
+            )
         raise NotReady(
             f"run {run.run_id} has no episodes here: none has begun, its folder was removed, or the files of its study "
             "lie in another installation"

@@ -213,7 +213,7 @@ class AsyncSwarmClient(Connectable):
     async def fetch(self, path: str, to: Path) -> str:
         """Write one of the server's `files` to `to`, whole or not at all; return its sha256. Raises UnknownAnswer where
         what came is not what the server has."""
-        headers = await self._transport.download(f"/files/{quote(path)}", self._token, to)
+        headers = await self._transport.download(f"/file?{urlencode({'path': path})}", self._token, to)
         with open(to, "rb") as file:  # noqa: ASYNC230  -- a local file
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != headers.get(wire.FILE_HASH):

@@ -87,6 +87,10 @@ class _FilesQuery(_Query):
     under: str = Field(default="tracking", max_length=1000)
 
 
+class _FileQuery(_Query):
+    path: str = Field(max_length=1000)
+
+
 class _SamplesQuery(_Query):
     episode: str | None = Field(default=None, description="one episode; all that are known when left out")
 
@@ -229,10 +233,10 @@ async def files(query: Annotated[_FilesQuery, Query()], server: Server) -> wire.
     return await asyncio.to_thread(server.list_files, query.under)
 
 
-@router.get("/files/{path:path}", dependencies=ADMIN, response_class=FileResponse, name="file")
-async def send_file(path: Annotated[str, Path(min_length=1)], server: Server) -> Response:
+@router.get("/file", dependencies=ADMIN, response_class=FileResponse)
+async def file(query: Annotated[_FileQuery, Query()], server: Server) -> Response:
     """Return one of these files, with its sha256 as a header."""
-    found, sha256 = await asyncio.to_thread(server.find_file, path)
+    found, sha256 = await asyncio.to_thread(server.find_file, query.path)
     return FileResponse(found, media_type="application/octet-stream", headers={wire.FILE_HASH: sha256})
 
 
