@@ -142,9 +142,7 @@ class EpisodeReaders:
             if (folder / "store.sqlite3").is_file():
                 return EpisodePlace(folder, str(run.spec.job.get("backend", "local")))
         if run.attempts and (server := run.attempts[-1].server):
-            raise NotReady(
-                f"run {run.run_id} trained at the swarm server {server}, which has its episodes: ajet swarm episodes"
-            )
+            raise NotReady(f"run {run.run_id} trained at the swarm server {server}: see `ajet swarm episodes` there")
         raise NotReady(
             f"run {run.run_id} has no episodes here: none has begun, its folder was removed, or the files of its study "
             "lie in another installation"
