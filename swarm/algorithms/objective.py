@@ -124,7 +124,7 @@ class UpdateCost:
 
 
 class Objective:
-    """A job's loss. `loss` is called for each micro-batch, with the sums of the update that it adds to."""
+    """A job's loss. `token_loss` is called for each micro-batch, with the sums of the update that it adds to."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -147,23 +147,12 @@ class Objective:
         means = losses.episode_means(torch.cat(ratios), torch.cat([tokens.episodes for _, tokens in parts]))
         return list(means.split([len(ratio) for ratio in ratios]))
 
-    def loss(
-        self, every: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums, lines: Tensor | None = None
-    ) -> Tensor:
-        """Return the share () of M tokens in the loss of their minibatch. every (U, V): log-probs under the present
-        weights, with gradient; lines (M,): each token's line there, by default U is M. reference (M,): of the sampled
-        tokens; None where the job has no KL. Where `Tokens.sequence` is needed and missing, all tokens of each episode
-        must be among these."""
-        lines = torch.arange(len(every), device=every.device) if lines is None else lines
-        present = every[lines, tokens.targets]
-        with torch.set_grad_enabled(self._job.entropy_coef > 0 and torch.is_grad_enabled()):
-            entropy = losses.entropy(every)[lines]
-        return self.token_loss(present, entropy, tokens, reference, sums)
-
     def token_loss(
         self, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums
     ) -> Tensor:
-        """Return what `loss` does, from the targets' log-probs and entropy (M,) with gradient."""
+        """Return the share () of M tokens in the loss of their minibatch, from the targets' log-probs and entropy (M,),
+        with gradient. reference (M,): log-probs of the sampled tokens; None where the job has no KL. Where
+        `Tokens.sequence` is needed and missing, all tokens of each episode must be among these."""
         job, proximal = self._job, self.proximal(present, tokens)
         high = job.clip_ratio if job.clip_ratio_high is None else job.clip_ratio_high
         if self._sequences:

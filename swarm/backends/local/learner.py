@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from swarm.algorithms.learner import PolicyLearner, PolicyUpdate
 from swarm.algorithms.rows import Row, flatten_tokens
 from swarm.backends.local import checkpoint
-from swarm.backends.local.micro_batch import Layout, PackedRows, PaddedRows, compute_logprobs, vocabulary_logprobs
+from swarm.backends.local.micro_batch import Layout, PackedRows, PaddedRows, compute_logprobs, score_tokens
 from swarm.backends.local.policy import Policy, frozen_copy, recompute_layers, trainable_parameters
 from swarm.backends.protocols import Batch, NotFinite
 from swarm.job import Job
@@ -125,8 +125,17 @@ class LocalLearner(PolicyLearner):
         return self.policy.version
 
     def update(self, batch: Batch) -> dict[str, float]:
-        metrics = super().update(batch)
-        return {**metrics, **self._layout.metrics()}
+        """Make one update (`Learner.update`); where memory runs out it is made again in micro-batches of half the size,
+        from weights as they were."""
+        above = self._guard.above
+        while True:
+            try:
+                return {**super().update(batch), **self._layout.metrics()}
+            except torch.OutOfMemoryError:
+                if not self._layout.shrink():
+                    raise
+                self._guard.above = above
+            torch.cuda.empty_cache()
 
     def save(self, folder: Path) -> None:
         """Write all of it, atomically. Only the generators, from which an engine draws, need the lock: for a moment."""
@@ -187,10 +196,12 @@ class LocalLearner(PolicyLearner):
 
     def _loss(self, micro: MicroBatch, weights: Sequence[float], update: PolicyUpdate) -> Tensor:
         tokens = flatten_tokens(micro.rows, update.advantages, weights, self.policy.device)
-        every, lines = vocabulary_logprobs(self.policy, micro, self._job.temperature)
+        present, entropy = score_tokens(
+            self.policy, micro, tokens.targets, self._job.temperature, entropy=self._job.entropy_coef > 0
+        )
         references = [row.reference for row in micro.rows if row.reference is not None]
-        reference = torch.cat(references).to(every.device) if references else None
-        loss = self._objective.loss(every, tokens, reference, update.sums, lines)
+        reference = torch.cat(references).to(present.device) if references else None
+        loss = self._objective.token_loss(present, entropy, tokens, reference, update.sums)
         if not math.isfinite(loss.item()):
             raise NotFinite(f"the loss is {loss.item()}: the update was refused and the weights are as before")
         update.cost.forward += micro.tokens

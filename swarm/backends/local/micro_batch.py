@@ -18,7 +18,9 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
+from swarm.algorithms import losses
 from swarm.algorithms.rows import Row
 from swarm.backends.local.fused_forward import describe_difference
 from swarm.backends.local.policy import Policy
@@ -68,13 +70,43 @@ def split_rows(rows: Sequence[RowT], tokens: int) -> Iterator[list[RowT]]:
         yield taken
 
 
-def vocabulary_logprobs(policy: Policy, micro: PaddedRows | PackedRows, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return fp32 log-probs (U, V) of the whole vocabulary at the U places of a micro-batch at which anything was
-    sampled, and for each of its M sampled tokens the line there (M,): rows of a tree share places."""
+AT_ONCE: Final = 1 << 28
+"""Numbers of log-probs of the whole vocabulary that are held at once: 1 GiB in fp32."""
+
+
+def score_tokens(
+    policy: Policy, micro: PaddedRows | PackedRows, targets: Tensor, temperature: float, *, entropy: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Return the fp32 log-probs (M,) of a micro-batch's sampled tokens, with gradient where it is enabled, and the
+    entropy (M,) where each was sampled, with gradient if `entropy`. Rows of a tree share places. Of the U places the
+    log-probs (U, V) of the whole vocabulary are held AT_ONCE at most, and computed again for the gradient where they
+    are more."""
     places, lines = micro.places.unique(return_inverse=True)
-    logits = policy.head(micro.features(policy, places))
-    logprobs = (logits if temperature == 1 else logits / temperature).log_softmax(-1)
-    return logprobs, lines.to(logprobs.device)
+    features = micro.features(policy, places)
+    vocabulary = int(policy.model.config.get_text_config().vocab_size)
+    size = max(1, AT_ONCE // vocabulary)
+
+    def score(features: Tensor, lines: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits = policy.head(features)
+        every = (logits if temperature == 1 else logits / temperature).log_softmax(-1)
+        with torch.set_grad_enabled(entropy and torch.is_grad_enabled()):
+            spread = losses.entropy(every)[lines]
+        return every[lines, targets], spread
+
+    lines, targets = lines.to(features.device), targets.to(features.device)
+    if len(places) <= size:
+        return score(features, lines, targets)
+    order = lines.argsort(stable=True)  # tokens by their places
+    bounds = torch.arange(size, len(places), size, device=lines.device)
+    cuts = [0, *torch.searchsorted(lines[order], bounds).tolist(), len(lines)]
+    parts = [
+        checkpoint(score, part, lines[own] - size * number, targets[own], use_reentrant=False)
+        for number, (part, (start, end)) in enumerate(zip(features.split(size), pairwise(cuts), strict=True))
+        for own in [order[start:end]]
+    ]
+    back = order.argsort()
+    present, spread = (torch.cat(each)[back] for each in zip(*parts, strict=True))
+    return present, spread
 
 
 def compute_logprobs(
@@ -84,8 +116,7 @@ def compute_logprobs(
     for micro in micros:
         targets = torch.cat([row.targets for row in micro.rows])
         with torch.no_grad(), policy.lock.reading():
-            every, lines = vocabulary_logprobs(policy, micro, temperature)
-            found = every[lines, targets.to(every.device)].cpu()
+            found = score_tokens(policy, micro, targets, temperature)[0].cpu()
         yield from zip(micro.rows, found.split([len(row.targets) for row in micro.rows]), strict=True)
 
 
@@ -207,6 +238,8 @@ def _segments(parents: dict[int, int], size: int) -> list[Segment]:
 log = logging.getLogger(__name__)
 PAYS: Final = 1.15
 """Fewest ids of the rows over ids of the trees at which trees are chosen."""
+_LEAST_TOKENS: Final = 256
+"""Below so many ids a micro-batch's activations are not what fills a memory."""
 _PADDING_PER_ROW = 8
 """Ids of padding that cost as much as attention to one more row by itself (a few microseconds for each layer)."""
 _PROBE = ((0, 1, 2, 3, 4, 5, 6), (0, 1, 2, 7, 8, 9), (0, 1, 2, 7, 8, 3, 1, 4), (5, 3, 2), (5, 3, 4, 4))
@@ -251,6 +284,14 @@ class Layout:
         """Note a layout that is computed: is it of trees?"""
         if micros:
             self._chosen.append(any(micro.shares for micro in micros))
+
+    def shrink(self) -> bool:
+        """Let micro-batches hold half as much from now on; False where they hold least."""
+        if self._tokens < 2 * _LEAST_TOKENS:
+            return False
+        self._tokens //= 2
+        log.warning("event=out_of_memory micro_batch_tokens=%d: tried again with so many", self._tokens)
+        return True
 
     def metrics(self) -> Mapping[str, float]:
         chosen, self._chosen = self._chosen, []

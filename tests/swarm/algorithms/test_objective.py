@@ -19,6 +19,7 @@ from swarm.algorithms.objective import Objective, UpdateSums, advantage_metrics
 from swarm.algorithms.rows import Tokens
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
+from tests.swarm.algorithms.factories import loss_of
 
 _JOBS: list[dict[str, Any]] = [
     {},
@@ -35,7 +36,7 @@ _COUNTS = (3, 1, 6, 4)
 def _parts(job: Job, logits: Tensor, tokens: Tokens, sums: UpdateSums | None = None) -> tuple[Tensor, Tensor]:
     logits = logits.clone().requires_grad_()
     reference = tokens.rollout - 0.1 if job.kl_coef else None
-    loss = Objective(job).loss(logits.log_softmax(-1), tokens, reference, sums or UpdateSums(5, job.correction_cap))
+    loss = loss_of(job, logits.log_softmax(-1), tokens, reference, sums or UpdateSums(5, job.correction_cap))
     (gradient,) = torch.autograd.grad(loss, logits)
     return loss.detach(), gradient
 

@@ -16,7 +16,7 @@ from tokenizers.models import BPE
 from torch import Tensor
 
 from swarm.algorithms.losses import token_weights
-from swarm.algorithms.objective import Objective, UpdateSums
+from swarm.algorithms.objective import UpdateSums
 from swarm.algorithms.rows import Row, flatten_tokens, train_rows
 from swarm.backends.local import LocalBackend
 from swarm.backends.local.batcher import Generation
@@ -25,6 +25,7 @@ from swarm.backends.protocols import Batch, Sampling, TrainEpisode
 from swarm.job import Job
 from swarm.timelines import Drift, Node, linear_rows, unmerged_rows
 from swarm.timelines.node import TrainRow
+from tests.swarm.algorithms.factories import loss_of
 from tests.swarm.backends.conformance.kinds import Oracle
 
 VOCABULARY = 48
@@ -217,7 +218,7 @@ def plain_loss(policy: Policy, reference: Policy, batch: Batch, advantages: Sequ
     with torch.no_grad():
         known = _places(reference, rows, job.temperature).gather(-1, tokens.targets[:, None])[:, 0]
     every = _places(policy, rows, job.temperature)
-    return Objective(job).loss(every, tokens, known if job.kl_coef else None, UpdateSums(0, job.correction_cap))
+    return loss_of(job, every, tokens, known if job.kl_coef else None, UpdateSums(0, job.correction_cap))
 
 
 def _places(policy: Policy, rows: Sequence[Row], temperature: float) -> Tensor:

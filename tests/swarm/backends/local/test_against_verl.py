@@ -15,10 +15,11 @@ from torch import Tensor
 from swarm.algorithms import losses
 from swarm.algorithms.advantages import advantages
 from swarm.algorithms.losses import token_weights
-from swarm.algorithms.objective import Objective, UpdateSums
+from swarm.algorithms.objective import UpdateSums
 from swarm.algorithms.rows import Tokens
 from swarm.job import Job
 from tests.lazily import lazy
+from tests.swarm.algorithms.factories import loss_of
 
 protocol = lazy("verl.protocol")
 algorithm_config = lazy("verl.trainer.config.algorithm")
@@ -186,7 +187,7 @@ def test_the_policy_loss_and_its_gradient(fields: Mapping[str, Any], correction:
     tokens = batch.tokens(values, token_weights(job, batch.counts, [1.0] * 12), proximal=True)
     ours, theirs = batch.logits.clone().requires_grad_(), batch.logits.clone().requires_grad_()
     sums = UpdateSums(0, job.correction_cap)
-    loss = Objective(job).loss(batch.flat(ours.log_softmax(-1)), tokens, None, sums)
+    loss = loss_of(job, batch.flat(ours.log_softmax(-1)), tokens, None, sums)
     sums.steps = 1
     weights = None
     if correction != "off":
@@ -257,7 +258,7 @@ def test_kl_and_entropy_add_to_the_loss_as_verl_adds_them() -> None:
     values = [0.0] * 12
     tokens = batch.tokens(values, token_weights(job, batch.counts, [1.0] * 12), proximal=True)
     sums, reference = UpdateSums(0, 1.1), batch.rollout - 0.2
-    loss = Objective(job).loss(batch.flat(batch.logits.log_softmax(-1)), tokens, batch.flat(reference), sums)
+    loss = loss_of(job, batch.flat(batch.logits.log_softmax(-1)), tokens, batch.flat(reference), sums)
     mode = "seq-mean-token-mean"
     divergence = core_algos.agg_loss(core_algos.kl_penalty(batch.present, reference, "k3"), batch.mask, mode)
     entropy = core_algos.compute_entropy_loss(batch.logits, batch.mask, mode)
@@ -270,7 +271,7 @@ def test_kl_and_entropy_add_to_the_loss_as_verl_adds_them() -> None:
 def _metrics(job: Job, batch: _Padded, *, proximal: bool) -> Mapping[str, float]:
     tokens, sums = batch.tokens([1.0] * 12, [0.1] * 12, proximal=proximal), UpdateSums(0, job.correction_cap)
     sums.steps = int(proximal)
-    Objective(job).loss(batch.flat(batch.logits.log_softmax(-1)), tokens, None, sums)
+    loss_of(job, batch.flat(batch.logits.log_softmax(-1)), tokens, None, sums)
     return sums.metrics()
 
 

@@ -51,14 +51,45 @@ def test_auto_packs_what_shares_enough_within_the_budget(rows: list[Row], budget
     assert laid_out([]) == []
 
 
-def test_places_that_rows_share_are_predicted_at_once_and_are_what_each_row_alone_predicts() -> None:
+def scored(policy: Policy, micro: plans.PaddedRows | plans.PackedRows) -> tuple[torch.Tensor, torch.Tensor]:
+    return plans.score_tokens(policy, micro, torch.cat([each.targets for each in micro.rows]), 1.0)
+
+
+def test_places_that_rows_share_are_predicted_at_once_and_are_what_each_row_alone_predicts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     policy = models.make_policy()
-    packed = plans.PackedRows(plans.sort_depth_first(ALIKE))
+    packed, head, predicted = plans.PackedRows(plans.sort_depth_first(ALIKE)), policy.head, list[int]()
+    monkeypatch.setattr(policy, "head", lambda features: (predicted.append(len(features)), head(features))[1])
     with torch.no_grad():
-        every, lines = plans.vocabulary_logprobs(policy, packed, 1.0)
-        alone = torch.cat([plans.vocabulary_logprobs(policy, plans.PaddedRows([each]), 1.0)[0] for each in packed.rows])
-    assert len(every) == len(set(packed.places.tolist())) < len(alone)
-    assert torch.allclose(every[lines], alone, atol=1e-5)
+        together = torch.stack(scored(policy, packed))
+        assert predicted == [len(set(packed.places.tolist()))]
+        alone = torch.cat([torch.stack(scored(policy, plans.PaddedRows([each]))) for each in packed.rows], 1)
+    assert predicted[0] < alone.shape[1]
+    assert torch.allclose(together, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_large_vocabulary_is_computed_in_parts_with_the_same_gradient(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    policy = models.make_policy()
+    packed, head, predicted = plans.PackedRows(plans.sort_depth_first(ALIKE)), policy.head, list[int]()
+    monkeypatch.setattr(policy, "head", lambda features: (predicted.append(len(features)), head(features))[1])
+    weights = list(policy.model.parameters())
+
+    def learn() -> tuple[torch.Tensor, list[torch.Tensor]]:
+        present, entropy = scored(policy, packed)
+        loss = present.dot(torch.linspace(-1, 1, len(present))) + entropy.sin().sum()
+        return torch.stack((present, entropy)).detach(), list(torch.autograd.grad(loss, weights))
+
+    values, gradients = learn()
+    predicted.clear()
+    monkeypatch.setattr(plans, "AT_ONCE", size * policy.model.config.vocab_size)
+    again, regained = learn()
+    assert max(predicted) == size
+    assert torch.allclose(again, values, atol=1e-5)
+    assert all(torch.allclose(one, other, atol=1e-4) for one, other in zip(gradients, regained, strict=True))
 
 
 def test_ragged_rows_are_packed_end_to_end_in_place_of_padding() -> None:

@@ -16,7 +16,7 @@ from swarm.algorithms.advantages import advantages, group_relative
 from swarm.algorithms.objective import Objective
 from swarm.algorithms.rows import Tokens
 from swarm.backends.local import learner as learner_module
-from swarm.backends.local.learner import LocalLearner
+from swarm.backends.local.learner import LocalLearner, MicroBatch
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job
@@ -152,7 +152,7 @@ def test_what_is_not_finite_is_refused_and_changes_nothing(
     untouched.update(good)
     before = models.weights_of(policy)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Objective, "loss", _poisoned(poison))
+        patch.setattr(Objective, "token_loss", _poisoned(poison))
         with pytest.raises(BackendError, match="refused"):
             learner.update(good)
     assert learner.version == 1
@@ -163,14 +163,16 @@ def test_what_is_not_finite_is_refused_and_changes_nothing(
 
 
 def _poisoned(poison: float | None) -> Callable[..., torch.Tensor]:
-    """Objective.loss, times `poison` wherever the first episode is among the tokens; None is in the gradient alone."""
-    plain = Objective.loss
+    """The loss, times `poison` wherever the first episode is among the tokens; None is in the gradient alone."""
+    plain = Objective.token_loss
 
-    def loss(self: Objective, every: torch.Tensor, tokens: Tokens, *others: Any) -> torch.Tensor:
-        found = plain(self, every, tokens, *others)
+    def loss(
+        self: Objective, present: torch.Tensor, entropy: torch.Tensor, tokens: Tokens, *others: Any
+    ) -> torch.Tensor:
+        found = plain(self, present, entropy, tokens, *others)
         if not (tokens.episodes == 0).any():
             return found
-        return found + (0 * every).sum().sqrt() if poison is None else found * poison
+        return found + (0 * present).sum().sqrt() if poison is None else found * poison
 
     return loss
 
@@ -221,6 +223,45 @@ def test_an_engine_that_disagrees_for_three_updates_is_found_out_and_the_weights
             each.update(models.make_batch(own, drift=0.6))
         assert models.same_weights(models.weights_of(own), before)
         assert each.version == 2
+
+
+def test_where_memory_runs_out_the_update_is_made_again_in_smaller_micro_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy, twin = models.make_policy(), models.make_policy()
+    fields = {"merging": "linear", "minibatches": 2}
+    learner = LocalLearner(policy, _job(**fields, micro_batch_tokens=128), {})
+    smaller = LocalLearner(twin, _job(**fields, micro_batch_tokens=64), {})
+    score, fed = learner_module.score_tokens, list[int]()
+
+    def scarce(policy: Policy, micro: MicroBatch, *given: Any, **more: Any) -> Any:
+        fed.append(micro.tokens)
+        if policy is learner.policy and len(fed) > 1 and micro.tokens > 64:  # in the second step
+            raise torch.OutOfMemoryError
+        return score(policy, micro, *given, **more)
+
+    monkeypatch.setattr(learner_module, "score_tokens", scarce)
+    monkeypatch.setattr("swarm.backends.local.micro_batch._LEAST_TOKENS", 32)
+    batch = models.make_batch(policy, episodes=24)
+    learner.update(batch)
+    assert max(fed) > 64 >= fed[-1]
+    smaller.update(batch)
+    assert learner.version == smaller.version == 1
+    for name, weight in models.weights_of(policy).items():
+        assert torch.allclose(weight, models.weights_of(twin)[name], atol=1e-6)
+
+
+def test_a_memory_too_small_for_the_least_micro_batch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = models.make_policy()
+    before = models.weights_of(policy)
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(learner_module, "score_tokens", never)
+    with pytest.raises(torch.OutOfMemoryError):
+        LocalLearner(policy, _job(), {}).update(models.make_batch(policy))
+    assert models.same_weights(models.weights_of(policy), before)
 
 
 def test_a_batch_without_episodes_is_refused() -> None:

@@ -27,6 +27,7 @@ pytest.importorskip("tensordict", reason="tensordict comes with verl, which is n
 from swarm.backends.verl.backend import _learner
 from swarm.backends.verl.learner import RowPartition
 from swarm.backends.verl.losses import ObjectiveLoss, batch_tokens, verl_batch
+from tests.swarm.algorithms.factories import loss_of
 
 _VOCABULARY = 11
 _CPU = torch.device("cpu")
@@ -86,7 +87,7 @@ def _straight(job: Job, rows: list[Row], advantages: list[float], weights: list[
     given = torch.cat([row.ids[row.places] for row in rows])
     known = [row.reference for row in rows if row.reference is not None]
     reference = torch.cat(known) if known else None
-    loss = Objective(job).loss(table[given].log_softmax(-1), tokens, reference, sums)
+    loss = loss_of(job, table[given].log_softmax(-1), tokens, reference, sums)
     return torch.autograd.grad(loss, table)[0], sums
 
 
