@@ -334,8 +334,8 @@ class Job(Canonical):
     allows it, else `linear`."""
     micro_batch_tokens: int = Field(default=2048, ge=16, le=10_000_000)
     """Most tokens, padding included, in one forward and backward; what a step learns does not depend on it, its memory
-    does. A longer row goes alone, in a tree with what shares most of it. Default 2048: enough to fill a laptop's
-    kernels."""
+    does, and an update for which it runs out is made again with half as many. A longer row goes alone, in a tree with
+    what shares most of it. Default 2048: enough to fill a laptop's kernels."""
     gradient_checkpointing: bool = False
     """Keep only each layer's input for the backward pass and compute the rest again: less memory, about a third more
     time. Default False."""
