@@ -223,6 +223,7 @@ class StudyController:
         if isinstance(step, TAKES_LONG):
             self._slots.yield_slot()
         if not isinstance(step, steps.Launch):
+            self._launcher.waits_for = ""
             return True
         self._check()
         if self._launcher.take_slot(state, state.runs[step.run_id], step.attempt):

@@ -20,11 +20,13 @@ from research.isolation.mode import one_line
 from research.runs.files import AttemptFolder, AttemptSpec
 from studies.records.runs import SERVER_AWAY, SERVER_TAKEN, AttemptFailed
 from swarm.client import AsyncSwarmClient, SwarmClient
-from swarm.errors import EngineUnavailable, JobConflict, NotFound, SwarmError, Unreachable
+from swarm.errors import EngineUnavailable, JobConflict, NotFound, ServerFailed, SwarmError, Unreachable
 from swarm.job import Job
 from swarm.wire import ServerState, Status
 
 RESTARTED = "server_restarted"
+LOOK_S = 3.0
+"""For a server to say whether it is free: all runs of a study wait meanwhile."""
 STOP_S = 300.0
 """For an engine to stop: an update that runs is waited for."""
 _LOG = re.compile(r"tracking/(wandb/offline-run-[\w-]+/run-([\w-]+)\.wandb)")
@@ -68,8 +70,11 @@ class RemoteServer:
             status = await client.ensure_training(job, timeout_s=limit_s)
         except JobConflict as error:
             raise AttemptFailed(SERVER_TAKEN, f"somebody else was faster: {error}") from error
-        except (Unreachable, EngineUnavailable) as error:
-            raise AttemptFailed(SERVER_AWAY, f"the swarm server does not serve: {error}") from error
+        except Unreachable as error:
+            raise AttemptFailed(SERVER_AWAY, f"the swarm server does not answer: {error}") from error
+        except SwarmError as error:
+            code = "boot_failed" if isinstance(error, EngineUnavailable | ServerFailed) else "server_refused"
+            raise AttemptFailed(code, f"the swarm server at {self.url}: {error}") from error
         self._boot = status.boot
         return status
 
@@ -89,7 +94,8 @@ class RemoteServer:
         with suppress(SwarmError, TimeoutError):
             async with asyncio.timeout(STOP_S):
                 status, job = await client.status(), await client.job()
-                if status.boot is not None and self._boot in (status.boot, None) and is_own(job, self._spec):
+                on = status.state is not ServerState.OFFLINE
+                if on and self._boot in (status.boot, None) and is_own(job, self._spec):
                     await client.stop()
         with suppress(AttemptFailed):
             await asyncio.to_thread(self.fetch_log)
@@ -140,13 +146,15 @@ def describe_use(job: Job | None) -> str:
 
 
 def find_use(home: Home, server: str, lineage: str) -> str:
-    """Return why a training cannot begin at a server now, for people; empty where it can. Blocks."""
+    """Return why a training cannot begin at a server now, for people; empty where it can. Blocks for LOOK_S."""
     try:
         at = reach(home, server)
         with SwarmClient(at.url, at.token) as client:
-            if client.status(within_s=ANSWER_S).state is ServerState.OFFLINE:
+            if (state := client.status(within_s=LOOK_S).state) is ServerState.OFFLINE:
                 return ""
             job = client.job()
     except (BadInput, NotReady, SwarmError) as error:
         return f"{server} does not answer: {one_line(error)}"
-    return "" if job is not None and job.lineage == lineage else f"{server} {describe_use(job)}"
+    if job is not None and job.lineage == lineage:
+        return ""
+    return f"{server} {describe_use(job)}{' (FAILED: stop it)' if state is ServerState.FAILED else ''}"

@@ -19,6 +19,7 @@ from research.runs.launcher import ASK_AGAIN_S
 from research.runs.remote import RESTARTED, RemoteServer, release
 from studies import EventType
 from studies.records.runs import SERVER_AWAY, SERVER_TAKEN, AttemptFailed
+from swarm.backends.protocols import Backend
 from swarm.client import AsyncSwarmClient
 from swarm.errors import NotFound
 from swarm.job import Job, Tracking
@@ -253,3 +254,17 @@ def test_a_training_goes_on_where_it_was_begun_whenever_its_controller_is_killed
         assert first.server == second.server
         assert first.lineage == second.lineage == first.tracking_id
     assert {order.server for order in orders} == set(urls)
+
+
+def test_an_engine_that_fails_is_not_left_to_others(tmp_path: Path) -> None:
+    def broken(job: Job) -> Backend:
+        raise RuntimeError("there is no room for it")
+
+    with threaded(tmp_path / "server", start=False, backend=broken) as server:
+        keep_keys(Home(tmp_path, ""), [server.served.url], {"AJET_TOKEN": server.served.admin})
+        trial = Trial(server, tmp_path)
+        with pytest.raises(AttemptFailed, match="there is no room for it") as failed:
+            asyncio.run(trial.take())
+        assert failed.value.code == "boot_failed"
+        asyncio.run(trial.let_go())
+        assert server.served.server.machine.state is ServerState.OFFLINE
