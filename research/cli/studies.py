@@ -140,6 +140,8 @@ def show(name: Name = None, json: Json = False) -> None:
         where = "an expression" if is_expression(source) else "Python; runs in containers only"
         out.print(Text(f"code {name}  {len(source.splitlines())} lines, sha256 {digest}; {where}"))
     out.print(f"sandbox  {read_sandboxing(state.settings).describe()}")
+    if servers := state.settings.get("servers"):
+        out.print(f"servers  {', '.join(servers)}")
     out.print(f"progress  {progress_of(state)}")
     split = "search" if state.explores else "hidden"
     names = ("run", "arm", "seed", "status", "tries", f"{split} before", f"{split} after", "seconds")

@@ -178,6 +178,7 @@ def details(state: StudyState) -> dict[str, Any]:
         **({} if state.most_rounds == 1 else {"rounds": rounds}),
         **plan(state),
         "sandbox": read_sandboxing(state.settings),
+        **({"servers": servers} if (servers := state.settings.get("servers")) else {}),
         "approvals": [answer_json(entry) for entry in state.approvals],
         "run_table": [
             {

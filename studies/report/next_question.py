@@ -387,7 +387,7 @@ def _compare(
 
 def _base_flags(state: StudyState) -> str:
     words, found = _words(state), []
-    for flag in ("--job", "--model", "--model-path"):
+    for flag in ("--job", "--model", "--model-path", "--server"):
         found += [f"{flag}={word.removeprefix(f'{flag}=')}" for word in words if word.startswith(f"{flag}=")]
         found += [f"{flag}={words[at + 1]}" for at, word in enumerate(words[:-1]) if word == flag]
     return "".join(f" {shlex.quote(flag)}" for flag in found)
