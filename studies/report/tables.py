@@ -81,9 +81,7 @@ def warn_sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         yield note(f"Client and evaluators of {plural(count, 'attempt')} ran {where}")
     servers = Counter(attempt.server for run in state.runs.values() for attempt in run.attempts if attempt.server)
     for server, count in sorted(servers.items()):
-        yield note(
-            f"{plural(count, 'attempt')} trained on the swarm server {server}; what was trained and logged there is its word."
-        )
+        yield note(f"{plural(count, 'attempt')} trained on the swarm server {server}: what it logged is its own word.")
     if len(places) > 1:
         yield threat(
             f"Attempts ran in {len(places)} different sandboxes: what ran in them may have changed during the study."
