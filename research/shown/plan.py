@@ -8,7 +8,12 @@ from typing import Final, NamedTuple
 from research.controller.preview import PlanPreview, run_hours
 from research.proposals.metric_choice import format_amount, format_difference, format_value
 from research.text import format_seconds
+from studies import StudyState
 from studies.records.statements import metric_name, setting
+from studies.report.claims import describe_length, describe_sizing
+from studies.report.tables import SEVERAL
+from studies.report.wording import capital
+from studies.verdicts.wording import TESTS
 
 
 class Fact(NamedTuple):
@@ -116,37 +121,18 @@ def _design(seen: PlanPreview) -> Iterator[Fact]:
     if seen.design is None:
         return
     analyses = ", ".join(f"{look.seeds} seeds (level {look.alpha:.2g})" for look in seen.design.looks)
-    test = {
-        "common": "t, one variance of all arms", "paired": "paired t", "welch": "Welch's t",
-        "boschloo": "Boschloo's exact test of two rates", "contrast": "Welch's t of a contrast of all arms",
-    }  # fmt: skip
-    also = _SEVERAL[seen.design.multiplicity]
-    if (pilot := seen.design.pilot) is not None:
-        effect = format_difference(seen.metric, seen.smallest_effect)
-        yield Fact(
-            "seeds",
-            f"{pilot.seeds} of each arm first; how far these runs vary, whichever their arms, says how many see "
-            f"{effect} with power {seen.promised_power:g}: up to {pilot.most} of each arm, as the budget carries",
-        )
-    else:
-        yield Fact("seeds", f"{len(seen.design.seeds)} of each arm; looked at after {analyses}")
-    if (longer := seen.design.extension) is not None:
-        yield Fact(
-            "length",
-            f"{seen.design.base_job['steps']} steps; all runs {longer.steps} where the first ones, arms not "
-            f"told apart, rise by {longer.rise:g} or more on average over their last quarter (training success)",
-        )
-    promise = seen.design.promise
-    if promise is not None and promise.power < seen.promised_power:
-        effect = format_difference(seen.metric, promise.effect)
-        told = f"power {promise.power:g} at {effect}, not {seen.promised_power:g}: all the budget carries"
-        yield Fact("promise", told)
+    planned = f"{len(seen.design.seeds)} of each arm; looked at after {analyses}"
+    yield Fact("seeds", planned if seen.design.pilot is None else f"{seen.design.pilot.seeds} of each arm first")
+    locked = StudyState(design=seen.design, locked_design=seen.design, settings={"power": seen.promised_power})
+    told = {"size": describe_sizing(locked), "length": describe_length(locked)}
+    yield from (Fact(name, text.strip()) for name, text in told.items() if text)
     if seen.design.test == "contrast":
         times = (sum(weight * weight for weight in claim.weights) / 2 for claim in seen.design.hypotheses)
         share = ", ".join(f"{each:.2g}" for each in times)
         yield Fact("arms", f"{len(seen.design.arms)}, of which a claim has {share} times a difference's variance")
     inside = f"no difference where it is surely inside ±{format_difference(seen.metric, seen.smallest_effect)}"
-    yield Fact("test", f"{test[seen.design.test]}{also}; {inside}")
+    several = f"; {SEVERAL[seen.design.multiplicity]}" if seen.design.multiplicity in SEVERAL else ""
+    yield Fact("test", f"{capital(TESTS[seen.design.test])}{several}; {inside}")
 
 
 def _evaluations(seen: PlanPreview) -> Iterator[Fact]:
@@ -163,11 +149,6 @@ def _evaluations(seen: PlanPreview) -> Iterator[Fact]:
     yield Fact("episodes", f"{chosen:,} of each evaluation{why}: {priced.pop(chosen)}")
     others = "; ".join(f"{episodes:,}: {price}" for episodes, price in priced.items())
     yield Fact("instead", others, inset=True)
-
-
-_SEVERAL = {
-    "none": "", "dunnett_bh": ", Dunnett and Benjamini-Hochberg", "dunnett_bonferroni": ", Dunnett; variables share it",
-}  # fmt: skip
 
 
 def _rounds(seen: PlanPreview) -> Iterator[Fact | Grid]:

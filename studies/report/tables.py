@@ -56,7 +56,7 @@ _ACTS: Final = {
     "continue": "gather the next look's seeds", "settle": "gather no more seeds",
     "replicate": "repeat in the other setting",
 }  # fmt: skip
-_SEVERAL: Final = {
+SEVERAL: Final = {
     "dunnett_bh": "Dunnett among the arms of one variable, Benjamini-Hochberg across the claims",
     "dunnett_bonferroni": "Dunnett among the arms of one variable; the variables share the round's level",
 }
@@ -427,8 +427,8 @@ def _rule_facts(design: Design) -> Iterator[Fact]:
         yield "Meant to see", f"a true difference of {effect} with probability {power}"
     if design.equivalence_margin is not None:
         yield "Counts as no difference", f"anything surely within ±{format_size(design.equivalence_margin, metric)}"
-    if design.multiplicity in _SEVERAL:
-        yield "Several claims", _SEVERAL[design.multiplicity]
+    if design.multiplicity in SEVERAL:
+        yield "Several claims", SEVERAL[design.multiplicity]
     if design.noise is not None:
         noise, unit = design.noise, metric.unit
         parts = f"{number(noise.sd, unit=unit)} between seeds ({plural(noise.df, 'degree')} of freedom)"
