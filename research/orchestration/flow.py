@@ -276,7 +276,12 @@ def _run_flow(**parameters: Any) -> None:
         terminated = False
         try:
             home = Home.locate().prepare()
-            _redirect_output(home.prefect / "sittings" / f"{identity}.log")
+            path = home.prefect / "sittings" / f"{identity}.log"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as file:
+                for stream in (sys.stdout, sys.stderr):
+                    stream.flush()
+                    os.dup2(file.fileno(), stream.fileno())
             with flow_run_process(home, identity), closing(retry(lambda: EventLog(home.database), _note)) as log:
                 execution = FlowRunExecution(home, log, flow_run)
                 end = _work(execution, parameters)
@@ -324,14 +329,6 @@ def _report_end(flow_run: FlowRun, begun: PrefectFlowRun, end: SessionEnd, *, te
     if terminated:
         raise TerminationSignal(signal.SIGTERM)
     raise Pause(state=state)
-
-
-def _redirect_output(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-            os.dup2(file.fileno(), stream.fileno())
 
 
 @ignore_disk_full

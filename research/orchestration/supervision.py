@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from filelock import FileLock, Timeout
 from research.errors import NotReady
 from research.installation.home import Home
 from research.orchestration.server import is_alive, read_process, record_process
+from sandboxes.spec import wait_until
 
 LEAVING_S: Final = 40.0
 """Seconds that processes have to leave their studies in order: Prefect may be waited for as long."""
@@ -27,7 +27,6 @@ PREFECT_COMMAND: Final = "research.orchestration.prefect_command"
 PAGES: Final = "ui/address.json"
 _SUPERVISOR: Final = "supervisor.json"
 _LOCK: Final = "worker.lock"
-_LOOK_S: Final = 0.1
 
 
 def require_worker(home: Home) -> None:
@@ -105,9 +104,7 @@ def _end(home: Home, name: str, how: Callable[[psutil.Process], None] = psutil.P
         return False
     with suppress(psutil.NoSuchProcess):
         how(psutil.Process(known["pid"]))
-    deadline = time.monotonic() + 2 * LEAVING_S
-    while is_alive(known) and time.monotonic() < deadline:  # one that has ended and was not reaped yet does not live
-        time.sleep(_LOOK_S)
+    wait_until(lambda: not is_alive(known), 2 * LEAVING_S)  # one that has ended and was not reaped yet does not live
     return True
 
 
@@ -128,9 +125,7 @@ def leave_flow_runs(home: Home, worker: int) -> None:
     for executor in set(executors):
         with suppress(psutil.NoSuchProcess):
             executor.terminate()
-    deadline = time.monotonic() + LEAVING_S
-    while any(map(_lives, executors)) and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
+    wait_until(lambda: not any(map(_lives, executors)), LEAVING_S)
 
 
 def _lives(process: psutil.Process) -> bool:
