@@ -54,12 +54,20 @@ _SLIPS = (-10, -1, 1, 10)
 _NUMBER = re.compile(r"\d+")
 
 
-class ArithGame(PlainGame):
+class _SolvedGame(PlainGame):
+    """A play that is worth 1 where it is solved, and 0 else."""
+
+    _success = False
+
+    def outcome(self) -> Outcome:
+        return Outcome(reward=float(self._success), success=self._success)
+
+
+class ArithGame(_SolvedGame):
     """One sum, asked once."""
 
     def __init__(self, left: int, right: int) -> None:
         self._left, self._right = left, right
-        self._success = False
 
     def opening(self) -> list[Message]:
         return [{"role": "user", "content": f"{self._left}+{self._right}"}]
@@ -68,9 +76,6 @@ class ArithGame(PlainGame):
         numbers = _NUMBER.findall(text_of(message))
         self._success = len(numbers) == 1 and int(numbers[0]) == self._left + self._right
         return []
-
-    def outcome(self) -> Outcome:
-        return Outcome(reward=float(self._success), success=self._success)
 
 
 class Arith(PlainEnvironment):
@@ -226,14 +231,13 @@ _OFFERED = tuple(
 """The first is of use."""
 
 
-class MarketGame(PlainGame):
+class MarketGame(_SolvedGame):
     """One purchase: so many messages, of which the last must be its total."""
 
     def __init__(self, item: str, delivery: int, prices: Mapping[str, int], turns: int = TURNS, tools: int = 1) -> None:
         self._item, self._delivery, self._prices = item, delivery, prices
         self._left = turns
         self.tools: Sequence[Tool] = _OFFERED[:tools]
-        self._success = False
 
     def opening(self) -> list[Message]:
         return [{"role": "user", "content": f"{self._item}, delivery {self._delivery}"}]
@@ -257,9 +261,6 @@ class MarketGame(PlainGame):
             offered = (known["function"]["name"] for known in self.tools)
             return "not known" if call.name in offered else f"no tool {call.name}"
         return str(self._prices.get(str(call.arguments.get("item")), "no such item"))
-
-    def outcome(self) -> Outcome:
-        return Outcome(reward=float(self._success), success=self._success)
 
 
 class Market(PlainEnvironment):
@@ -318,12 +319,11 @@ _EXAMPLES = {
 _WORDS_RIGHT = 0.3
 
 
-class WordsGame(PlainGame):
+class WordsGame(_SolvedGame):
     """One question behind its examples, answered once."""
 
     def __init__(self, kind: str, question: str, answer: str) -> None:
         self._kind, self._question, self._answer = kind, question, answer
-        self._success = False
 
     def opening(self) -> list[Message]:
         turns: list[Message] = []
@@ -335,9 +335,6 @@ class WordsGame(PlainGame):
     def answer(self, message: Message) -> list[Message]:
         self._success = text_of(message).strip() == self._answer
         return []
-
-    def outcome(self) -> Outcome:
-        return Outcome(reward=float(self._success), success=self._success)
 
 
 class WordsAndSums(PlainEnvironment):
