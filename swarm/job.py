@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, FiniteFloat, ValidationInfo, model_serializer, model_validator
@@ -555,12 +554,6 @@ class Job(Canonical):
     def evaluates_after(self, step: int) -> bool:
         """Return whether training waits after a step until its weights were evaluated."""
         return self.keeps_best_of(step) or (step in self.evaluate_after and step < self.steps)
-
-    def tracked_in(self, directory: Path) -> Job:
-        """Return the job with its tracker's logs in `directory`, where it names none."""
-        if self.tracking is None or self.tracking.directory:
-            return self
-        return self.model_copy(update={"tracking": self.tracking.model_copy(update={"directory": str(directory)})})
 
     def canonical(self) -> str:
         """Return the canonical JSON of the job: sorted keys, no spaces, `tracking` left out (it trains nothing)."""

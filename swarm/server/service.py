@@ -101,6 +101,13 @@ def _require_packages(needed: Sequence[str], backend: str, advice: str) -> None:
         raise BackendError(f"backend {backend} needs {', '.join(missing)}, not installed here; {advice}")
 
 
+def tracked_in(job: Job, folder: Path) -> Job:
+    """Return a job with its tracker's logs in `folder`, where it names no directory."""
+    if (tracking := job.tracking) is None or tracking.directory:
+        return job
+    return job.model_copy(update={"tracking": tracking.model_copy(update={"directory": str(folder)})})
+
+
 @cache
 def machine() -> str:
     """Return platform, cores and memory of this machine."""
@@ -251,7 +258,7 @@ class SwarmServer:
             self.opened = Training(
                 job, self.machine, (store, recovered), self.checkpoints_of(recovered.job_digest),
                 lambda: self._backends(job, self._models),
-                lambda job: self._trackers(job.tracked_in(self._directory / TRACKING)), self._clock, self._peers,
+                lambda job: self._trackers(tracked_in(job, self._directory / TRACKING)), self._clock, self._peers,
                 self._checkpoint_after_s,
             )  # fmt: skip
             self.opened.start()

@@ -23,6 +23,7 @@ from swarm.backends.protocols import Backend
 from swarm.client import AsyncSwarmClient
 from swarm.errors import NotFound
 from swarm.job import Job, Tracking
+from swarm.server.service import tracked_in
 from swarm.wire import ServerState
 from tests.research.bench import STUDY, Bench
 from tests.research.factories import make_order
@@ -172,9 +173,9 @@ def test_files_are_handed_out_of_checkpoints_and_logs_alone(server: Threaded, tm
 
 
 def test_a_tracker_without_a_directory_logs_in_the_server_s_folder(tmp_path: Path) -> None:
-    assert Job(tracking=Tracking(directory="")).tracked_in(tmp_path).tracking == Tracking(directory=str(tmp_path))
+    assert tracked_in(Job(tracking=Tracking(directory="")), tmp_path).tracking == Tracking(directory=str(tmp_path))
     elsewhere = Job(tracking=Tracking(directory="here"))
-    assert elsewhere.tracked_in(tmp_path) is elsewhere
+    assert tracked_in(elsewhere, tmp_path) is elsewhere
 
 
 def test_servers_are_named_with_commas_and_their_keys_kept_for_the_owner_alone(tmp_path: Path) -> None:
