@@ -130,7 +130,8 @@ def from_wire(status: int, body: Any, retry_after: float | None = None) -> Swarm
     """Rebuild the error a server sent; an unknown code becomes a plain SwarmError that quotes the body."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
-        return SwarmError(f"the server answered {status} with {str(body)[:200]!r}", retry_after=retry_after)
+        kind = EngineUnavailable if status in (502, 503, 504) else SwarmError  # a proxy's word
+        return kind(f"the server answered {status} with {str(body)[:200]!r}", retry_after=retry_after)
     kind = _BY_CODE.get(str(error.get("code")), SwarmError)
     return kind(str(error.get("message")), param=error.get("param"), retry_after=retry_after)
 

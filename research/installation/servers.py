@@ -346,11 +346,19 @@ def parse_servers(text: str) -> tuple[str, ...]:
 
 def reach(home: Home, server: str) -> ServerConnection:
     """Return a server that a study trains on, by the key that was kept; raises as `connect_server`."""
-    return connect_server(server, environ={TOKEN: (read_json(home.path / KEYS) or {}).get(server, "")}, home=home)
+    return connect_server(server, environ={TOKEN: _kept(home).get(server, "")}, home=home)
 
 
-def keep_keys(home: Home, names: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
-    """Keep the keys of AJET_TOKEN, one for all addresses or one each, for the controllers of studies; BadInput."""
+def _kept(home: Home) -> dict[str, str]:
+    return dict(read_json(home.path / KEYS) or {})
+
+
+def require_servers(
+    home: Home, names: Sequence[str], environ: Mapping[str, str] = os.environ, *, now: bool = True
+) -> None:
+    """Raise BadInput or NotReady unless studies may train on each of these servers: it takes an admin's key, of
+    AJET_TOKEN (one for all addresses, or one each) or the one that was kept; then it is kept for the controllers of
+    studies. Unless that is asked `now`, one that does not answer is left as it is."""
     given = [key.strip() for key in environ.get(TOKEN, "").split(",") if key.strip()]
     addresses = [name for name in names if _is_address(name)]
     if len(given) > 1 and len(given) != len(addresses):
@@ -358,26 +366,26 @@ def keep_keys(home: Home, names: Sequence[str], environ: Mapping[str, str] = os.
             f"expected one key in {TOKEN} for all servers, or one for each of the {len(addresses)} addresses in their "
             f"order, with commas between; found {len(given)}"
         )
-    path = home.path / KEYS
-    with FileLock(path.with_suffix(".lock")):
-        keys = dict(zip(addresses, given * len(addresses) if len(given) == 1 else given, strict=False))
-        if keys:
-            write_bytes(path, json.dumps({**(read_json(path) or {}), **keys}).encode(), mode=0o600)
-
-
-def require_servers(home: Home, names: Sequence[str]) -> None:
-    """Raise BadInput or NotReady unless studies may train on each of these servers: it answers to an admin's key."""
-    keep_keys(home, names)
+    keys = dict(zip(addresses, given * len(addresses) if len(given) == 1 else given, strict=False))
+    good, found = dict[str, str](), dict[str, str]()
     for name in names:
-        server = reach(home, name)
-        with SwarmClient(server.url, server.token) as client:
-            try:
+        server = connect_server(name, environ={TOKEN: keys.get(name) or _kept(home).get(name, "")}, home=home)
+        if (other := found.setdefault(server.url, name)) != name:
+            raise BadInput(f"expected each server once; found {server.url} as {other} and as {name}")
+        try:
+            with SwarmClient(server.url, server.token) as client:
                 client.status(within_s=ANSWER_S)
-                client.files()
-            except (InvalidKey, Forbidden) as error:
-                raise BadInput(
-                    f"expected the admin token of {server.url} in {TOKEN} (`ajet swarm token --role admin` prints it "
-                    f"there); {error}"
-                ) from None
-            except SwarmError as error:
+                client.files("tracking/-")  # which an admin's key alone may ask
+        except (InvalidKey, Forbidden) as error:
+            raise BadInput(
+                f"expected the admin token of {server.url} in {TOKEN} (`ajet swarm token --role admin` prints it "
+                f"there); {error}"
+            ) from None
+        except SwarmError as error:
+            if now:
                 raise NotReady(f"expected a swarm server of this version at {server.url}: {error}") from None
+        else:
+            good |= {name: keys[name]} if name in keys else {}
+    if good:
+        with FileLock((home.path / KEYS).with_suffix(".lock")):
+            write_bytes(home.path / KEYS, json.dumps({**_kept(home), **good}).encode(), mode=0o600)

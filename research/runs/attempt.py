@@ -19,7 +19,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -70,8 +70,10 @@ from studies.records.runs import (
     is_untrained_run,
 )
 from swarm.client import AsyncSwarmClient
+from swarm.client.rollout import retry_until_ready
+from swarm.client.threads import background
 from swarm.environments.registry import add_folder, get_environment
-from swarm.errors import InvalidRequest, SwarmError, Unreachable
+from swarm.errors import EngineUnavailable, InvalidRequest, SwarmError, Unreachable
 from swarm.job import PathModel
 from swarm.wire import ServerState, Status
 
@@ -101,7 +103,7 @@ class Attempt:
         self._stages: dict[str, float] = {}
         self._refused: Callable[[], Mapping[str, int]] = dict
         self._progress = AttemptProgress(stage="boot", steps=self._job.steps, seconds=0.0)
-        self._remote = RemoteServer(folder, spec) if spec.server else None
+        self._remote: RemoteServer | None = None
         self._training = TrainingMonitor(folder, spec, self._read_tracking)
         self._seen = Conditions()
         self._resumed_at: int | None = None
@@ -125,6 +127,7 @@ class Attempt:
         )  # fmt: skip
 
     async def _perform(self, processes: ProcessGroup) -> None:
+        server: ManagedProcess | RemoteServer
         with self._stage("boot"):
             if isinstance(model := self._job.model, PathModel):  # holds it, at the last moment, what was named?
                 try:
@@ -132,9 +135,9 @@ class Attempt:
                 except InvalidRequest as error:
                     raise AttemptFailed(MODEL_CHANGED, error.message) from error
             engine = await self._connect_engine()
-            if self._remote is not None:
-                server: ManagedProcess | RemoteServer = self._remote
-                url, tokens = self._remote.url, {"admin": self._remote.token, "client": await self._remote.client_key()}
+            if self._spec.server:
+                self._remote = server = RemoteServer(self._folder, self._spec)
+                url, tokens = server.url, {"admin": server.token, "client": await server.client_key()}
             else:
                 server, url, tokens = await self._start_server(processes)
         workers = self._workers(engine, processes, url, tokens["client"])
@@ -151,7 +154,7 @@ class Attempt:
     def _read_tracking(self, directory: Path, run_id: str) -> TrackedRun:
         if self._remote is not None:
             try:
-                self._remote.fetch_log()
+                background().run(self._remote.fetch_log())
             except AttemptFailed as failure:
                 raise CollectError("tracking_unreadable", failure.reason) from failure
         return read_tracking(directory, run_id)
@@ -213,19 +216,20 @@ class Attempt:
             if self._spec.run.runs_python:
                 environment = get_environment(self._spec.run.environment).with_knobs(self._job.environment_args)
                 rewritten = not {"prompt", "agent"}.isdisjoint(self._spec.run.slots)
-                audit = await _call_server(replay(client, environment, random.SystemRandom(), rewritten=rewritten))
+                rng = random.SystemRandom()
+                audit = await _call_server(lambda: replay(client, environment, rng, rewritten=rewritten))
                 if audit.complaint is not None:
                     raise AttemptFailed("foreign_training", audit.complaint)
             self._seen = await observe_conditions(client, self._folder, self._spec)
         with self._stage("stop"):
-            await _call_server(client.stop())
+            await _call_server(client.stop)
             if self._remote is not None:
-                await asyncio.to_thread(self._remote.fetch_log)
+                await self._remote.complete_log()
 
     async def _open_training(self, client: AsyncSwarmClient, limit_s: float) -> Status:
         if self._remote is not None:
             return await self._remote.take(client, self._job, limit_s)
-        status: Status = await _call_server(client.ensure_training(self._job, timeout_s=limit_s))
+        status: Status = await _call_server(lambda: client.ensure_training(self._job, timeout_s=limit_s))
         return status
 
     async def _serve(self, client: AsyncSwarmClient) -> None:
@@ -281,14 +285,14 @@ class Attempt:
                         if ended.done():
                             self._require_good_end(role, worker, ended.result())
                 if trained.done():
-                    status = await _call_server(client.status())
+                    status = await _call_server(client.status)
                     if not status.finished:
                         reason = f"the client ended at step {status.step} of {status.steps}; expected all to be done"
                         raise AttemptFailed("client_stopped", reason)
                     for role, (worker, ended) in players.items():  # one that evaluates ends once it sees that
                         self._require_good_end(role, worker, await ended)
                 elif self._job.external_advantages:  # a batch that its client leaves behind would never be learned
-                    while not trained.done() and (await _call_server(client.advantages())).rewards:  # noqa: ASYNC110
+                    while not trained.done() and (await _call_server(client.advantages)).rewards:  # noqa: ASYNC110
                         await asyncio.sleep(POLL_S)
             finally:
                 stops.cancel()
@@ -315,16 +319,16 @@ class Attempt:
             status = await _peek(client)
         except AttemptFailed:
             return failure
-        if self._remote is not None:  # whoever plays there ends with it
-            if status is None:
-                return AttemptFailed(SERVER_AWAY, f"{self._remote.url} does not answer; {failure.reason}")
+        if status is None:  # whoever plays ends with a server elsewhere that is away; code could have brought it down
+            away = self._remote is not None and not self._spec.run.sources
+            return AttemptFailed(SERVER_AWAY, f"no answer from {client.url}; {failure.reason}") if away else failure
+        self._report(step=status.step)
+        if self._remote is not None:
             try:
                 self._remote.check(status)
             except AttemptFailed as cause:
                 return cause
-        if status is not None:
-            self._report(step=status.step)
-        if status is None or not status.not_finite:
+        if not status.not_finite:
             return failure
         with suppress(SwarmError):  # completes its log: what that does not show does not count
             await client.stop()
@@ -386,9 +390,9 @@ async def _run_watched(work: Coroutine[Any, Any, None], watch: Coroutine[Any, An
         await asyncio.gather(working, watching, return_exceptions=True)
 
 
-async def _call_server(call: Coroutine[Any, Any, Any]) -> Any:
+async def _call_server(call: Callable[[], Awaitable[Any]]) -> Any:
     try:
-        return await call
+        return await retry_until_ready(call, (Unreachable,))  # one lost connection is no word of the server's
     except SwarmError as error:
         raise AttemptFailed("server_refused", f"the swarm server refused: {error}") from error
 
@@ -397,7 +401,7 @@ async def _peek(client: AsyncSwarmClient) -> Status | None:
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await client.status()
-    except (Unreachable, TimeoutError):
+    except (Unreachable, EngineUnavailable, TimeoutError):
         return None
     except SwarmError as error:
         raise AttemptFailed("server_refused", f"the swarm server refuses its status: {error}") from error

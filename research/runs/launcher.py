@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any
 
 from research.design.pricing import is_guess, price_of
@@ -28,7 +30,7 @@ from research.own_process import thread_variables
 from research.runs.collect import NOTHING_SAID, CollectedEvidence, collect, find_breakdown, measure
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, RunEvaluation, read_progress
 from research.runs.provenance import count_neighbours
-from research.runs.remote import find_use, release
+from research.runs.remote import find_use
 from research.runs.resume import ResumePlan, end_containers, plan_resume, transfer_files
 from research.runs.wandb_log import ReadTracking
 from sandboxes import Exit, Handle, ProcessSandbox, Sandbox, SandboxSpec
@@ -40,13 +42,17 @@ from studies.checks.training import find_untrained_run
 from studies.log.event_log import Clock
 from studies.metrics import kind_of, other_environment
 from studies.records.design import is_expression
-from studies.records.runs import BLAMELESS_CODES, DISK_FULL, WORST_CODES
+from studies.records.runs import BLAMELESS_CODES, DISK_FULL, SERVER_AWAY, SERVER_TAKEN, WORST_CODES
 from swarm.client.async_client import EPISODE_TIMEOUT_S
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel
 
 SERVERS = "servers"
 """Setting: the swarm servers elsewhere on which a study trains, by address or name; none where it starts its own."""
+SERVER_ENDS = (SERVER_AWAY, SERVER_TAKEN)
+"""After each of these ends in a row the next attempt waits twice as long."""
+ANEW_AFTER_S = 600.0
+"""A training whose server was not to be had for so long after its last attempt is begun anew at another one."""
 ASK_AGAIN_S = 5.0
 """Servers of which none was free are asked again after so long."""
 READ_AGAIN_S = 5.0
@@ -108,12 +114,15 @@ class AttemptLauncher:
         for custom in find_custom_environments(_environments(run)):
             custom.require_unchanged()
         plan = plan_resume(run, lambda earlier: self._folder(run, earlier))
+        server = self._servers.pop(self.attempt_name(run, number), "")
+        if plan.resumes is not None and server != next(o.server for o in run.attempts if o.number == plan.resumes):
+            plan = ResumePlan(why="the server that has its training was not to be had")
         if plan.resumes is None:
-            plan = self._share_untrained(state, run, number)._replace(why=plan.why)
+            plan = self._share_untrained(state, run, number, server)._replace(why=plan.why)
         attempt = AttemptState(
             number, self.attempt_name(run, number), "", resumes=plan.resumes, initial_sha256=plan.initial_sha256,
             initial_of=plan.initial_of, during_sha256=plan.during_sha256,
-            server=self._servers.pop(self.attempt_name(run, number), ""),
+            server=server,
         )  # fmt: skip
         self._reap(run, attempt)  # there is nothing: it shows that the engine answers
         require_room(self.home.path, LAUNCH_ROOM)
@@ -134,23 +143,36 @@ class AttemptLauncher:
         return self.slots.take(name, int(state.settings["parallel"])) if not servers else self._find(state, run, name)
 
     def _find(self, state: StudyState, run: RunState, name: str) -> bool:
-        if self._asked is not None and 0 <= (self.clock() - self._asked).total_seconds() < ASK_AGAIN_S:
+        """Choose a free server for an attempt: where its training lies, or, once that one was not to be had for
+        ANEW_AFTER_S, any; of several the one that has had fewest attempts of its arm."""
+        ended = [one for one in run.attempts if one.status is not None]
+        since = self._seconds_since(ended[-1].ended or ended[-1].launched) if ended else ANEW_AFTER_S
+        spins = len(list(takewhile(lambda one: one.code in SERVER_ENDS, reversed(ended))))
+        if self._asked is not None and self._seconds_since(self._asked.isoformat()) < ASK_AGAIN_S:
+            return False
+        if spins and since < (pause := min(ANEW_AFTER_S, ASK_AGAIN_S * 2**spins)):
+            self.waits_for = f"one ended {spins} attempts at run {run.run_id} in a row, which waits {pause:.0f} s"
             return False
         plan = plan_resume(run, lambda earlier: self._folder(run, earlier))
-        begun = next((one for one in run.attempts if one.number == plan.resumes), None)  # where its training lies
-        taken = {other.active.server for other in state.every_run.values() if other.active is not None}
-        why = {}
-        for server in state.settings[SERVERS] if begun is None else [begun.server]:
+        begun = next((one.server for one in run.attempts if one.number == plan.resumes), "")
+        every = [one for other in state.every_run.values() for one in other.attempts]
+        taken = {one.server: one.name.removeprefix(f"ajet-{self.record.study}-") for one in every if one.status is None}
+        of_arm = Counter(one.server for other in state.runs_of(run.spec.arm) for one in other.attempts)
+        known = sorted(state.settings[SERVERS], key=lambda server: (server != begun, of_arm[server]))
+        why = []
+        for server in known[:1] if begun and since < ANEW_AFTER_S else known:
             if server in taken:
                 continue
-            lineage = "" if begun is None else _lineage(run, begun)
-            if not (reason := find_use(self.home, server, lineage)):
+            if not (reason := find_use(self.home, server, self.record.study, taken.values())):
                 self._servers[name], self.waits_for, self._asked = server, "", None
                 return True
-            why[server] = reason
+            why.append(reason)
         self._asked = self.clock()
-        self.waits_for = "; ".join(why.values())
+        self.waits_for = "; ".join(why)
         return False
+
+    def _seconds_since(self, moment: str) -> float:
+        return max(0.0, (self.clock() - datetime.fromisoformat(moment)).total_seconds())
 
     def attempt_name(self, run: RunState, number: int) -> str:
         return f"ajet-{self.record.study}-{run.run_id}-a{number}"
@@ -225,13 +247,13 @@ class AttemptLauncher:
     def invalidate(self, run: RunState, code: str, reason: str) -> None:
         self._append(EventType.RUN_INVALIDATED, run, code=code, reason=reason)
 
-    def _share_untrained(self, state: StudyState, run: RunState, number: int) -> ResumePlan:
+    def _share_untrained(self, state: StudyState, run: RunState, number: int, server: str) -> ResumePlan:
         """Copy the evaluation of the untrained policy that a run may share into an attempt's folder. Where there is
         none (`studies.records.runs.shares_untrained`), where what is measured is what a run adds to its own, or where
         its evidence was spoilt since, the run makes its own."""
         source = None if kind_of(run.spec.metric).reads_initial else find_untrained_run(state, run.spec)
-        if source is None or source.collected is None:
-            return ResumePlan()
+        if source is None or source.collected is None or source.attempts[-1].server != server:
+            return ResumePlan()  # each server elsewhere makes a model of its own
         try:
             data = read_collected(self.home.study(self.record.study), source.collected["evaluation"])
         except CollectError:
@@ -347,7 +369,7 @@ class AttemptLauncher:
     def _reap(self, run: RunState, attempt: AttemptState) -> None:
         folder = self._folder(run, attempt.number)
         if attempt.server and folder.server.exists() and not folder.outcome.exists():  # it was killed
-            release(AttemptSpec.model_validate(read_json(folder.spec)))
+            find_use(self.home, attempt.server, self.record.study)
         if self.isolation.containers is not None:
             end_containers(self.isolation.containers, self._labels(run, attempt), self._folder(run, attempt.number))
 
@@ -398,7 +420,7 @@ class AttemptLauncher:
         return unknown if progress is None else min(progress.seconds, self._age_seconds(attempt))
 
     def _age_seconds(self, attempt: AttemptState) -> float:
-        return max(0.0, (self.clock() - datetime.fromisoformat(attempt.launched)).total_seconds())
+        return self._seconds_since(attempt.launched)
 
 
 def _lineage(run: RunState, attempt: AttemptState) -> str:

@@ -196,13 +196,13 @@ async def observe_conditions(client: AsyncSwarmClient, folder: AttemptFolder, sp
     job, machine = spec.job, describe()
     decoding = f"temperature {job.temperature:g}, at most {job.max_tokens} tokens a call and {job.max_context} in all"
     loaded: Mapping[str, str] = {}
-    still = overlap = None
-    hardware = f"{machine['platform']}, {machine['cpus']} cpus, {machine['memory_gib']} GiB, device {job.device}"
+    still = overlap = there = None
+    own = f"{machine['platform']}, {machine['cpus']} cpus, {machine['memory_gib']} GiB, device {job.device}"
     with suppress(SwarmError):
         status = await client.status()
         loaded, still = status.provenance, status.stillness
         if spec.server:  # whose machine trains
-            hardware = f"{status.machine}, device {loaded.get('device', job.device)}"
+            there = f"{status.machine}, device {loaded.get('device', job.device)}"
     final = read_json(folder.evaluation("final")) or read_json(folder.evaluation("initial")) or {"episodes": []}
     during = read_json(folder.evaluation("during")) or {"evaluations": []}
     evaluated = {str(episode["task_id"]) for part in (final, *during["evaluations"]) for episode in part["episodes"]}
@@ -210,7 +210,8 @@ async def observe_conditions(client: AsyncSwarmClient, folder: AttemptFolder, sp
         overlap = count_overlap((await client.episodes(LISTED)).episodes, evaluated)
     return Conditions(
         initial_policy=loaded.get("weights"), template=loaded.get("template"), decoding=decoding, overlap=overlap,
-        hardware=hardware, stillness=None if still is None else WeightChange.model_validate(still.model_dump()),
+        hardware=there if spec.server else own,
+        stillness=None if still is None else WeightChange.model_validate(still.model_dump()),
     )  # fmt: skip
 
 

@@ -10,25 +10,31 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
 from research.errors import BadInput, NotReady
 from research.installation.home import Home
-from research.installation.servers import ANSWER_S, reach
+from research.installation.servers import reach
 from research.isolation.mode import one_line
 from research.runs.files import AttemptFolder, AttemptSpec
+from research.runs.wandb_log import find_log, read_log
+from studies.checks.conditions import CollectError
 from studies.records.runs import SERVER_AWAY, SERVER_TAKEN, AttemptFailed
-from swarm.client import AsyncSwarmClient, SwarmClient
-from swarm.errors import EngineUnavailable, JobConflict, NotFound, ServerFailed, SwarmError, Unreachable
+from swarm.client import AsyncSwarmClient
+from swarm.client.threads import background
+from swarm.errors import EngineUnavailable, JobConflict, ServerFailed, SwarmError, Unreachable
 from swarm.job import Job
 from swarm.wire import ServerState, Status
 
 RESTARTED = "server_restarted"
-LOOK_S = 3.0
-"""For a server to say whether it is free: all runs of a study wait meanwhile."""
+LOOK_S = 5.0
+"""For a server to say whether it is free, or to hear that its engine is to stop: all runs of a study wait meanwhile."""
 STOP_S = 300.0
 """For an engine to stop: an update that runs is waited for."""
+LOGGED = 5
+"""How often a log is fetched that does not come to its end: W&B may still write it when its run has finished."""
 _LOG = re.compile(r"tracking/(wandb/offline-run-[\w-]+/run-([\w-]+)\.wandb)")
 
 
@@ -37,10 +43,10 @@ class RemoteServer:
 
     def __init__(self, folder: AttemptFolder, spec: AttemptSpec) -> None:
         try:
-            self._at = reach(Home(Path(spec.models).parent, ""), spec.server)
+            at = reach(Home(Path(spec.models).parent, ""), spec.server)
         except (BadInput, NotReady) as error:
             raise AttemptFailed(SERVER_AWAY, one_line(error)) from error
-        self.url, self.token = self._at.url, self._at.token
+        self.url, self.token = at.url, at.token
         self._folder, self._spec = folder, spec
         self._boot: str | None = None
 
@@ -56,64 +62,72 @@ class RemoteServer:
             try:
                 return await client.key("client")
             except SwarmError as error:
-                raise AttemptFailed(SERVER_AWAY, f"the swarm server at {self.url}: {error}") from error
+                raise self._failure(error) from error
 
     async def take(self, client: AsyncSwarmClient, job: Job, limit_s: float) -> Status:
         """Have the server train the attempt's job, and return once it serves."""
         try:
             if (await client.status()).state is not ServerState.OFFLINE:
                 other = await client.job()
-                if not is_over(other, job):
+                if other is None or other.lineage != job.lineage or is_own(other, self._spec):
                     raise AttemptFailed(SERVER_TAKEN, f"{self.url} {describe_use(other)}")
                 await client.stop()
             self._folder.server.mkdir(exist_ok=True)  # says that a training was begun there
             status = await client.ensure_training(job, timeout_s=limit_s)
         except JobConflict as error:
             raise AttemptFailed(SERVER_TAKEN, f"somebody else was faster: {error}") from error
-        except Unreachable as error:
-            raise AttemptFailed(SERVER_AWAY, f"the swarm server does not answer: {error}") from error
         except SwarmError as error:
-            code = "boot_failed" if isinstance(error, EngineUnavailable | ServerFailed) else "server_refused"
-            raise AttemptFailed(code, f"the swarm server at {self.url}: {error}") from error
+            raise self._failure(error) from error
         self._boot = status.boot
         return status
 
     def check(self, status: Status) -> None:
         """Raise AttemptFailed unless it is the engine that was taken which says so."""
-        if self._boot is None or status.boot == self._boot:  # None while it is being taken
+        on = status.state is not ServerState.OFFLINE
+        if self._boot is None or (on and status.boot == self._boot):  # None while it is being taken
             return
-        own = status.job_digest == self._spec.job.digest()
-        if own and status.state is not ServerState.OFFLINE:
+        if on and status.job_digest == self._spec.job.digest():
             raise AttemptFailed(RESTARTED, f"the swarm server at {self.url} was started again")
         raise AttemptFailed(SERVER_TAKEN, f"somebody stopped the training at {self.url}")
 
     async def let_go(self, client: AsyncSwarmClient) -> None:
-        """Stop the engine if it is still the attempt's, and fetch its log; what cannot be done is left."""
+        """Stop the engine if it works for the attempt, and fetch its log; what cannot be done is left."""
         if not self._folder.server.exists():
             return
         with suppress(SwarmError, TimeoutError):
             async with asyncio.timeout(STOP_S):
-                status, job = await client.status(), await client.job()
-                on = status.state is not ServerState.OFFLINE
-                if on and self._boot in (status.boot, None) and is_own(job, self._spec):
-                    await client.stop()
+                await _stop_own(client, self._spec)
         with suppress(AttemptFailed):
-            await asyncio.to_thread(self.fetch_log)
+            await self.fetch_log()
 
-    def fetch_log(self) -> None:
-        """Write the attempt's W&B log into its folder, as it is at the server now. Blocks; AttemptFailed."""
-        own = self._spec.tracking_id
-        with SwarmClient(self.url, self.token) as client:
-            try:
-                found = [match for file in client.files("tracking").files if (match := _LOG.fullmatch(file.path))]
-                for match in (match for match in found if match[2] == own):
+    async def complete_log(self) -> None:
+        """Fetch the log until it comes to its end; one that does not is the collector's to refuse. AttemptFailed."""
+        for _ in range(LOGGED):
+            await self.fetch_log()
+            with suppress(CollectError):
+                log = find_log(self._folder.path, self._spec.tracking_id)
+                if (await asyncio.to_thread(read_log, log)).ended:
+                    return
+            await asyncio.sleep(1.0)
+
+    async def fetch_log(self) -> None:
+        """Write the attempt's W&B log into its folder, as it is at the server now; AttemptFailed."""
+        try:
+            async with AsyncSwarmClient(self.url, self.token) as client:
+                found = [match for file in (await client.files()).files if (match := _LOG.fullmatch(file.path))]
+                for match in (match for match in found if match[2] == self._spec.tracking_id):
                     into = self._folder.path / match[1]
                     into.parent.mkdir(parents=True, exist_ok=True)
-                    client.fetch(match[0], into)
-            except NotFound:
-                return  # nothing was logged yet: the collector says what is missing
-            except SwarmError as error:
-                raise AttemptFailed(SERVER_AWAY, f"the log did not come whole from {self.url}: {error}") from error
+                    await client.fetch(match[0], into)
+        except SwarmError as error:
+            raise self._failure(error, "tracking_unreadable") from error
+
+    def _failure(self, error: SwarmError, refused: str = "server_refused") -> AttemptFailed:
+        """Return what an error means for the attempt: nothing, where the server does not answer."""
+        code = "boot_failed" if isinstance(error, EngineUnavailable | ServerFailed) else refused
+        return AttemptFailed(
+            SERVER_AWAY if type(error) is Unreachable else code, f"the swarm server at {self.url}: {error}"
+        )
 
 
 def is_own(job: Job | None, spec: AttemptSpec) -> bool:
@@ -121,21 +135,9 @@ def is_own(job: Job | None, spec: AttemptSpec) -> bool:
     return job is not None and job.tracking is not None and job.tracking.run_id == spec.tracking_id
 
 
-def release(spec: AttemptSpec) -> None:
-    """Stop the engine that works for an attempt which was killed. Blocks; what cannot be done is left: a later attempt
-    does it, and others are told whose training it is."""
-    with suppress(BadInput, NotReady, SwarmError):
-        at = reach(Home(Path(spec.models).parent, ""), spec.server)
-        with SwarmClient(at.url, at.token) as client:
-            if client.status(within_s=ANSWER_S).state is not ServerState.OFFLINE and is_own(client.job(), spec):
-                client.stop()
-
-
-def is_over(other: Job | None, mine: Job) -> bool:
-    """Return whether what a server trains is of an earlier attempt at the same training; there is one at a time."""
-    if other is None or other.tracking is None or mine.tracking is None:
-        return False
-    return other.lineage == mine.lineage and other.tracking.run_id != mine.tracking.run_id
+async def _stop_own(client: AsyncSwarmClient, spec: AttemptSpec) -> None:
+    if (await client.status()).state is not ServerState.OFFLINE and is_own(await client.job(), spec):
+        await client.stop()
 
 
 def describe_use(job: Job | None) -> str:
@@ -145,16 +147,27 @@ def describe_use(job: Job | None) -> str:
     return f"trains {job.tracking.name or 'a run'} of {job.tracking.group}"
 
 
-def find_use(home: Home, server: str, lineage: str) -> str:
-    """Return why a training cannot begin at a server now, for people; empty where it can. Blocks for LOOK_S."""
-    try:
+def find_use(home: Home, server: str, study: str, running: Collection[str] = ()) -> str:
+    """Return why a training cannot begin at a server now, for people; empty where it can. An engine that works for an
+    attempt of the study, by its tracking id, that is none of those `running` was left behind, and is stopped. Blocks
+    for LOOK_S."""
+
+    async def look() -> str:
         at = reach(home, server)
-        with SwarmClient(at.url, at.token) as client:
-            if (state := client.status(within_s=LOOK_S).state) is ServerState.OFFLINE:
+        async with asyncio.timeout(LOOK_S), AsyncSwarmClient(at.url, at.token) as client:
+            await client.files("tracking/-")  # which an admin's key alone may ask
+            if (state := (await client.status()).state) is ServerState.OFFLINE:
                 return ""
-            job = client.job()
+            job = await client.job()
+            own = job is not None and job.tracking is not None and job.tracking.group == study
+            if own and job is not None and job.tracking is not None and job.tracking.run_id not in running:
+                await client.stop()  # it ends all the same where that takes longer
+                return ""
+            return f"{server} {describe_use(job)}{' (FAILED: stop it)' if state is ServerState.FAILED else ''}"
+
+    try:
+        return background().run(look())
+    except TimeoutError:
+        return f"{server} does not answer"
     except (BadInput, NotReady, SwarmError) as error:
-        return f"{server} does not answer: {one_line(error)}"
-    if job is not None and job.lineage == lineage:
-        return ""
-    return f"{server} {describe_use(job)}{' (FAILED: stop it)' if state is ServerState.FAILED else ''}"
+        return f"{server} cannot be used: {one_line(error)}"

@@ -73,7 +73,7 @@ BLAMELESS_CODES: tuple[str, ...] = (ENGINE_GONE, DISK_FULL, SERVER_AWAY, SERVER_
 
 WITHIN_REACH_OF_CODE = frozenset({
     "client_died", "client_stopped", "client_out_of_memory", "client_timeout", "timeout",
-    "server_died", "server_failed", "server_silent", "server_refused", "foreign_training",
+    "server_died", "server_failed", "server_silent", "server_refused", "server_restarted", "foreign_training",
 })  # fmt: skip
 """Ends that code in a client may bring about: after one a run with generated code gets no other try to choose from."""
 CRASHES = frozenset({"client_died", "client_stopped", "client_out_of_memory", "client_timeout"})

@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import to_json
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -233,11 +233,11 @@ async def files(query: Annotated[_FilesQuery, Query()], server: Server) -> wire.
     return await asyncio.to_thread(server.list_files, query.under)
 
 
-@router.get("/file", dependencies=ADMIN, response_class=FileResponse)
+@router.get("/file", dependencies=ADMIN, response_class=StreamingResponse)
 async def file(query: Annotated[_FileQuery, Query()], server: Server) -> Response:
     """Return one of these files, with its sha256 as a header."""
-    found, sha256 = await asyncio.to_thread(server.find_file, query.path)
-    return FileResponse(found, media_type="application/octet-stream", headers={wire.FILE_HASH: sha256})
+    pieces, sha256 = await asyncio.to_thread(server.read_file, query.path)
+    return StreamingResponse(pieces, media_type="application/octet-stream", headers={wire.FILE_HASH: sha256})
 
 
 @router.post("/keys", dependencies=ADMIN)

@@ -9,7 +9,8 @@ import logging
 import os
 import platform
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,20 @@ def tracked_in(job: Job, folder: Path) -> Job:
     return job.model_copy(update={"tracking": tracking.model_copy(update={"directory": str(folder)})})
 
 
+def _pieces(path: Path, size: int) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while piece := file.read(min(size, 1 << 20)):
+            size -= len(piece)
+            yield piece
+
+
+def _hash(pieces: Iterable[bytes]) -> str:
+    found = hashlib.sha256()
+    for piece in pieces:
+        found.update(piece)
+    return found.hexdigest()
+
+
 @cache
 def machine() -> str:
     """Return platform, cores and memory of this machine."""
@@ -197,25 +212,32 @@ class SwarmServer:
 
     def list_files(self, under: str) -> FileList:
         """Return what is handed out below a folder: checkpoints and trackers' logs. Blocks; NotFound for another."""
-        root, folder = self._directory.resolve(), self._handed_out(under)
+        top, folder = self._handed_out(under)
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
-        found = (ServerFile(path=path.relative_to(root).as_posix(), bytes=path.stat().st_size) for path in paths)
+        found = []
+        for path in paths:
+            with suppress(FileNotFoundError):  # a checkpoint that has just been removed
+                name = f"{top.name}/{path.relative_to(top.resolve()).as_posix()}"
+                found.append(ServerFile(path=name, bytes=path.stat().st_size))
         return FileList(files=tuple(found))
 
-    def find_file(self, path: str) -> tuple[Path, str]:
-        """Return a file that is handed out, and its sha256. Blocks; raises NotFound."""
+    def read_file(self, path: str) -> tuple[Iterator[bytes], str]:
+        """Return a file that is handed out, in pieces, as it is now, and its sha256. Blocks; raises NotFound."""
         try:
-            with open(found := self._handed_out(path), "rb") as file:
-                return found, hashlib.file_digest(file, "sha256").hexdigest()
+            found = self._handed_out(path)[1]
+            size = found.stat().st_size  # it may grow
+            return _pieces(found, size), _hash(_pieces(found, size))
         except OSError as error:
             raise NotFound(f"there is no file {path[:200]!r}: {error.strerror}", param="path") from None
 
-    def _handed_out(self, path: str) -> Path:
-        root = self._directory.resolve()
-        found = (root / path).resolve()
-        if not any(found.is_relative_to(root / name) for name in (TRACKING, "checkpoints")):
-            raise NotFound(f"expected a path in checkpoints/ or {TRACKING}/, found {path[:200]!r}", param="path")
-        return found
+    def _handed_out(self, path: str) -> tuple[Path, Path]:
+        """Return which of the folders that are handed out holds a path, and the path resolved."""
+        for top in (self._directory / TRACKING, self._directory / "checkpoints"):
+            with suppress(ValueError):  # of a null byte, or elsewhere
+                found = (self._directory / path).resolve()
+                found.relative_to(top.resolve())
+                return top, found
+        raise NotFound(f"expected a path in checkpoints/ or {TRACKING}/, found {path[:200]!r}", param="path")
 
     def load(self, job: Job) -> Status:
         """Load a job; one that means the same changes nothing. JobConflict while another one's engine is on.

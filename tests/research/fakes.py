@@ -21,7 +21,7 @@ from research.runs.wandb_log import TrackedRun
 from sandboxes import Exit, Handle, SandboxError, SandboxSpec
 from studies import EventLog, EventType
 from studies.records.design import RunSpec
-from studies.records.runs import ENGINE_GONE, is_untrained_run
+from studies.records.runs import ENGINE_GONE, SERVER_AWAY, is_untrained_run
 from swarm.environments.play import rounds
 from swarm.environments.registry import environments
 from swarm.job import Job
@@ -166,8 +166,8 @@ def read_fake_tracking(directory: Path, run_id: str) -> TrackedRun:
 
 ENDS = {"died": Exit("error", -9), "lost": Exit("lost", None), "timeout": Exit("timeout", -15)}
 Script = Callable[[AttemptSpec], str]
-"""How an attempt ends: `ok`, `failed`, `crashed` (after one step), `crashed late`, `engine gone`, `died`, `lost`,
-`timeout`, `foreign`, `garbled`, `endless`, or `never`."""
+"""How an attempt ends: `ok`, `failed`, `crashed` (after one step), `crashed late`, `engine gone`, `server away`,
+`died`, `lost`, `timeout`, `foreign`, `garbled`, `endless`, or `never`."""
 
 
 @dataclass
@@ -300,8 +300,8 @@ class FakeHandle:
                 return self._failed("server_died")
             case "crashed" | "crashed late":
                 return self._failed("client_died", step=1 if how == "crashed" else 3, reason=self._sandbox.words)
-            case "engine gone":
-                return self._failed(ENGINE_GONE)
+            case "engine gone" | "server away":
+                return self._failed(ENGINE_GONE if how == "engine gone" else SERVER_AWAY)
             case "garbled":
                 self._folder.outcome.write_text('{"status": "fini')
                 return Exit("finished", 0)
