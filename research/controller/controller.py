@@ -341,7 +341,7 @@ class StudyController:
     def _prepare_model(self, state: StudyState, phase: Phase) -> None:
         jobs = {arm: Job.from_record(job) for arm, job in _jobs_by_arm(state, phase).items()}
         for job in jobs.values():  # beside the making
-            self._launcher.preload(state, job.backend)
+            self._launcher.preload(state, job)
         made: dict[str, Mapping[str, Any]] = {arm: {"sha256": None, "seconds": 0.0} for arm in jobs}
         if not state.settings.get(SERVERS):  # a server elsewhere makes its own
             made = {arm: prepare_model(job, self._home.models, self._note) for arm, job in jobs.items()}

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from research.environments.catalog import NO_MODEL, MeasuredEnvironment, differences, find_all_measurements, model_key
 from research.installation.base_job import parse_job, without_model_path
 from research.installation.home import Home
-from research.installation.machine import cores, max_parallel_runs, run_bytes
+from research.installation.machine import Capacity, cores, devices_of, max_parallel_runs, run_bytes
 from research.installation.studies import readable_studies
 from research.models.fetch import check_loader
 from research.proposals.metric_choice import add_evaluations, remove_evaluations
@@ -175,10 +175,18 @@ class Estimates:
 
 
 def runs_at_once(jobs: Iterable[Job], check_of: KnownCheck) -> int:
-    """Return how many runs this machine carries at once, each of the job that takes most memory."""
-    peaks = ((job, None if (check := check_of(job)) is None else check.peak_bytes) for job in jobs)
-    each = (run_bytes(count_parameters(job), peak, adapter=job.lora_rank > 0) for job, peak in peaks)
-    return max_parallel_runs(max(each))
+    """Return how many runs this machine carries at once, each of the job of which it carries fewest."""
+    return min(capacity_of(job, check_of).runs for job in jobs)
+
+
+def capacity_of(job: Job, check_of: KnownCheck) -> Capacity:
+    """Return how many runs of a job this machine carries at once, and on which of its devices."""
+    check, parameters = check_of(job), count_parameters(job)
+    peak = None if check is None else check.peak_bytes
+    if devices := devices_of(job):
+        each = job.verl_fields.devices if job.backend == "verl" else 1
+        return Capacity.on_devices(devices, each, parameters, peak)
+    return Capacity(max_parallel_runs(run_bytes(parameters, peak, adapter=job.lora_rank > 0)))
 
 
 def count_parameters(job: Job) -> int:

@@ -18,14 +18,15 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
-from research.design.pricing import is_guess, price_of
+from research.design.pricing import capacity_of, is_guess, price_of
 from research.environments.catalog import find_custom_environments
 from research.environments.install import packages_of
 from research.files import FULL_EXIT, LAUNCH_ROOM, read_json, require_room, write_json
 from research.installation.base_job import require_unchanged, variables_of
 from research.installation.home import Home
-from research.installation.machine import MachineSlots
+from research.installation.machine import MachineSlots, device_variables, devices_of
 from research.isolation.mode import ENGINE_VARIABLES, UNISOLATED, Isolation, require_isolation
+from research.models.fetch import check_loader
 from research.own_process import thread_variables
 from research.runs.collect import NOTHING_SAID, CollectedEvidence, collect, find_breakdown, measure
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, RunEvaluation, read_progress
@@ -138,9 +139,11 @@ class AttemptLauncher:
     def take_slot(self, state: StudyState, run: RunState, number: int) -> bool:
         """Take a slot of this machine for an attempt, or find a server elsewhere that is free; False: it has to
         wait."""
-        name = self.attempt_name(run, number)
-        servers = state.settings.get(SERVERS)
-        return self.slots.take(name, int(state.settings["parallel"])) if not servers else self._find(state, run, name)
+        name, job = self.attempt_name(run, number), Job.from_record(run.spec.job)
+        if state.settings.get(SERVERS):
+            return self._find(state, run, name)
+        capacity = capacity_of(job, check_loader(self.home.models)) if devices_of(job) else None
+        return self.slots.take(name, int(state.settings["parallel"]), capacity)
 
     def _find(self, state: StudyState, run: RunState, name: str) -> bool:
         """Choose a free server for an attempt: where its training lies, or, once that one was not to be had for
@@ -265,23 +268,26 @@ class AttemptLauncher:
     def _start(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle:
         if attempt.resumes is not None:
             transfer_files(self._folder(run, attempt.resumes), self._folder(run, attempt.number))
-        folder, backend = self._folder(run, attempt.number).path, Job.from_record(run.spec.job).backend
-        self.preload(state, backend)
+        folder, job = self._folder(run, attempt.number).path, Job.from_record(run.spec.job)
+        self.preload(state, job)
+        devices = device_variables(self.slots.slot_of(attempt.name))
         spec = SandboxSpec(
             name=attempt.name,
             command=(sys.executable, "-m", "research.runs.attempt", str(folder)),
             directory=folder,
-            environment=self._environment(state, backend),
+            environment={**self._environment(state, job.backend), **devices},
             labels=self._labels(run, attempt),
             time_limit_s=_time_limit(state, run),
             trusted=True,
         )
         return self.sandbox.run(spec)
 
-    def preload(self, state: StudyState, backend: str) -> None:
-        """Begin to import what attempts at runs of a backend import, once for all of them (`sandboxes.preload`)."""
-        backend = "fake" if state.settings.get(SERVERS) else backend  # no model is loaded here
-        if isinstance(self.sandbox, ProcessSandbox) and backend in PRELOADED and os.environ.get(SWITCH) != "0":
+    def preload(self, state: StudyState, job: Job) -> None:
+        """Begin to import what attempts at runs of a job import, once for all of them (`sandboxes.preload`); not where
+        each has variables of its own, which name its devices."""
+        backend = "fake" if state.settings.get(SERVERS) else job.backend  # no model is loaded here
+        alike = backend in PRELOADED and (backend == "fake" or not devices_of(job))
+        if alike and isinstance(self.sandbox, ProcessSandbox) and os.environ.get(SWITCH) != "0":
             self.sandbox.preload(PRELOADED[backend], self._environment(state, backend))
 
     def _environment(self, state: StudyState, backend: str) -> dict[str, str]:

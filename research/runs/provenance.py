@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from research.files import read_json
-from research.installation.machine import Span, describe
+from research.installation.machine import DEVICES, Span, describe
 from research.runs.files import AttemptFolder, AttemptSpec, EvaluationName
 from research.runs.wandb_log import TrackedRun, find_log, read_log
 from studies.checks.conditions import CollectError, Row, extract_conditions, tasks_hash
@@ -196,8 +197,8 @@ async def observe_conditions(client: AsyncSwarmClient, folder: AttemptFolder, sp
     job, machine = spec.job, describe()
     decoding = f"temperature {job.temperature:g}, at most {job.max_tokens} tokens a call and {job.max_context} in all"
     loaded: Mapping[str, str] = {}
-    still = overlap = there = None
-    own = f"{machine['platform']}, {machine['cpus']} cpus, {machine['memory_gib']} GiB, device {job.device}"
+    device = os.environ.get(DEVICES) or job.device
+    own = f"{machine['platform']}, {machine['cpus']} cpus, {machine['memory_gib']} GiB, device {device}"
     with suppress(SwarmError):
         status = await client.status()
         loaded, still = status.provenance, status.stillness

@@ -6,9 +6,10 @@ own clock, which runs on during sleep; clocks of two hosts are never compared. A
 detected at once. Taking over is one UPDATE that names the epoch and beat seen, so one of two wins, and the epoch only
 grows. An append after a take-over is refused with HeadMoved (`studies.log.event_log`).
 
-Slots: equal parts of a machine's cores and memory (`cores 2/3`). Those held never overlap, since each taking begins by
-writing the machine's row. They are given in the order of the machine's line, each study once. A row is taken from
-somebody else only as it was seen. Which holders still live is for `research.installation.machine`.
+Slots: equal parts of a machine's cores and memory (`cores 2/3`), or of GPUs (`gpu 3 1/2`: half of device 3;
+`gpu 0,1 1/1`: two whole ones). Those held never overlap, since each taking begins by writing the machine's row; of the
+cores a run on a GPU has no slot. They are given in the order of a line for cores and one for GPUs, each study once. A
+row is taken from somebody else only as it was seen. Which holders still live is for `research.installation.machine`.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ _TRIES: Final = 2
 _JOIN_S: Final = 5.0
 _ROUNDING_S: Final = 1.0
 """Seconds by which a process's start time may be off: kernels count it in ticks."""
+
+_WAITS: Final = "gpu wanted "
+"""How the column `slot` begins of a row in the line for GPUs."""
 
 SteadyClock = Callable[[], float]
 
@@ -346,42 +350,49 @@ def renew_in_background(lease: ControllerLease, every_s: float = RENEW_S) -> Ite
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The `part`th, from 1, of `parts` equal parts of a machine."""
+    """The `part`th, from 1, of `parts` equal parts of some devices, by their ids, or without any of the cores."""
 
     part: int
     parts: int
+    devices: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"cores {self.part}/{self.parts}"
+        where = f"gpu {','.join(self.devices)}" if self.devices else "cores"
+        return f"{where} {self.part}/{self.parts}"
 
     @classmethod
     def read(cls, text: str) -> Slot:
-        found = re.fullmatch(r"cores ([1-9]\d*)/([1-9]\d*)", text)
+        found = re.fullmatch(r"(?:cores|gpu (\S+)) ([1-9]\d*)/([1-9]\d*)", text)
         if found is None:
             raise StoreError(
                 f"expected a slot such as 'cores 1/2' in the table `{_SLOTS.name}`; found {text[:80]!r}. A newer ajet "
                 "may have written it; else remove the row"
             )
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(found[2]), int(found[3]), tuple(found[1].split(",")) if found[1] else ())
 
     def overlaps(self, other: Slot) -> bool:
+        if self.devices != other.devices and not {*self.devices} & {*other.devices}:
+            return False
         begins, ends = Fraction(self.part - 1, self.parts), Fraction(self.part, self.parts)
         return begins < Fraction(other.part, other.parts) and Fraction(other.part - 1, other.parts) < ends
 
 
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
-    """What somebody wants a slot for: an attempt of a study in an installation, which runs `parts` at once."""
+    """What somebody wants a slot for: an attempt of a study in an installation. It is one of `parts` of the cores; with
+    `devices`, one of `parts` of one of these, or so many (`each`) whole ones."""
 
     study: str
     attempt: str
     home: str
     parts: int
+    devices: tuple[str, ...] = ()
+    each: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SlotRow:
-    """A slot that is held, or, without one, place `turn` in the line; each claim by its study has another `claim`."""
+    """A slot that is held, or, without one, place `turn` in a line; each claim by its study has another `claim`."""
 
     host: str
     study: str
@@ -390,6 +401,8 @@ class SlotRow:
     turn: int
     claim: int
     slot: Slot | None
+    for_gpu: bool = False
+    """In which line it waits, without a slot."""
 
 
 class Slots:
@@ -421,8 +434,11 @@ class Slots:
             before = next(held, None) or _find_queued(rows, ask)
             slot = (before.slot if before else None) or find_free_slot(rows, ask, passed_over)
             came = before.turn if before else turn
-            row = SlotRow(self.host, ask.study, ask.attempt, ask.home, came, turn, slot)
-            values = {**asdict(row), "slot": str(slot) if slot else None}
+            for_gpu = slot is None and bool(ask.devices)
+            row = SlotRow(self.host, ask.study, ask.attempt, ask.home, came, turn, slot, for_gpu)
+            waits = f"{_WAITS}{turn}" if for_gpu else None  # no two rows of a host may have one text
+            values = {name: value for name, value in asdict(row).items() if name in _SLOTS.c}
+            values["slot"] = str(slot) if slot else waits
             if before is None:
                 connection.execute(sa.insert(_SLOTS), values)
             else:
@@ -440,11 +456,19 @@ def find_free_slot(rows: Iterable[SlotRow], ask: SlotRequest, passed_over: Colle
     known = list(rows)
     mine = _find_queued(known, ask)
     waiting = (row for row in known if row.slot is None and row.study != ask.study and row.study not in passed_over)
-    if any(mine is None or row.turn < mine.turn for row in waiting):
+    if any(row.for_gpu == bool(ask.devices) and (mine is None or row.turn < mine.turn) for row in waiting):
         return None
     taken = [row.slot for row in known if row.slot is not None]
-    parts = (Slot(part, ask.parts) for part in range(1, ask.parts + 1))
-    return next((slot for slot in parts if not any(slot.overlaps(other) for other in taken)), None)
+
+    def is_free(slot: Slot) -> bool:
+        return not any(slot.overlaps(other) for other in taken)
+
+    if ask.each > 1:
+        whole = [device for device in ask.devices if is_free(Slot(1, 1, (device,)))][: ask.each]
+        return Slot(1, 1, tuple(whole)) if len(whole) == ask.each else None
+    places: list[tuple[str, ...]] = [(device,) for device in ask.devices] or [()]  # a device of its own first
+    every = (Slot(part, ask.parts, at) for part in range(1, ask.parts + 1) for at in places)
+    return next(filter(is_free, every), None)
 
 
 def _find_queued(rows: Iterable[SlotRow], ask: SlotRequest) -> SlotRow | None:
@@ -453,7 +477,11 @@ def _find_queued(rows: Iterable[SlotRow], ask: SlotRequest) -> SlotRow | None:
 
 def _read_slots(connection: sa.Connection) -> list[SlotRow]:
     rows = connection.execute(sa.select(_SLOTS).order_by(_SLOTS.c.host, _SLOTS.c.turn)).mappings()
-    return [SlotRow(**{**row, "slot": None if row["slot"] is None else Slot.read(row["slot"])}) for row in rows]
+    return [
+        SlotRow(**{**row, "slot": None if waits or row["slot"] is None else Slot.read(row["slot"])}, for_gpu=waits)
+        for row in rows
+        for waits in [(row["slot"] or "").startswith(_WAITS)]
+    ]
 
 
 def _remove_slots(connection: sa.Connection, rows: Iterable[SlotRow]) -> None:

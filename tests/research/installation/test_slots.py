@@ -1,8 +1,9 @@
 """Slots: as a study takes them, and under all that studies, crashes and time do to them: a state machine.
 
-Three studies with runs of different sizes, each with a controller that may be killed or suspended between any two of
-its acts, while a shim that it has begun still starts its attempt, and others act between its look and its write. At no
-moment more runs than the machine carries; whoever wants a slot gets one; and nothing that crashed keeps one.
+Three studies with runs of different sizes, on cores or on two GPUs, each with a controller that may be killed or
+suspended between any two of its acts, while a shim that it has begun still starts its attempt, and others act between
+its look and its write. At no moment more runs than the machine carries; whoever wants a slot gets one; and nothing that
+crashed keeps one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from research.installation.home import Home
-from research.installation.machine import UNDER_WAY_S, MachineSlots
+from research.installation.machine import UNDER_WAY_S, Capacity, Device, MachineSlots
 from sandboxes import Exit, ProcessSandbox, SandboxSpec
 from studies import EventLog
 from studies.log.locks import Holder, SlotRequest, Slots
@@ -141,6 +142,8 @@ def test_real_attempts_keep_slots_until_they_end_also_for_other_installations(tm
         assert not there.waits
 
 
+GPUS = (Device("0", "a GPU", 80 << 30), Device("1", "a GPU", 80 << 30))
+ON_GPUS = [Capacity(2, GPUS), Capacity(4, GPUS, share=2), Capacity(6, GPUS, share=3), Capacity(1, GPUS, each=2)]
 STUDIES = 3
 WHICH = st.integers(0, STUDIES - 1)
 
@@ -151,7 +154,9 @@ class Process:
 
     name: str
     study: str
-    parallel: int
+    part: Fraction
+    """Of the cores, or of the GPUs, in devices."""
+    on_gpu: bool
     ended: bool = False
 
     @property
@@ -203,6 +208,7 @@ class World:
 class Study:
     name: str
     parallel: int
+    capacity: Capacity | None
     active: list[str] = field(default_factory=list)
     launched: int = 0
     wants: bool = True
@@ -232,7 +238,7 @@ class Driver:
         for name in list(study.active):
             process = self.world.adopt(name)
             if process is None:
-                if slots.take(name, study.parallel):
+                if slots.take(name, study.parallel, study.capacity):
                     yield
                     yield from self._start(name)
             elif process.ended:
@@ -242,7 +248,7 @@ class Driver:
                 slots.give_back(name)
         while study.wants and len(study.active) < study.parallel:
             name = f"{study.name}-{study.launched}"
-            if not slots.take(name, study.parallel):
+            if not slots.take(name, study.parallel, study.capacity):
                 break
             yield
             study.active.append(name)
@@ -252,7 +258,9 @@ class Driver:
         slots.yield_slot()
 
     def _start(self, name: str) -> Iterator[None]:
-        self.launching = Process(name, self.study.name, self.study.parallel)
+        on = self.study.capacity
+        part = Fraction(1, self.study.parallel) if on is None else Fraction(on.each, on.share)
+        self.launching = Process(name, self.study.name, part, on is not None)
         yield
         self.world.start(self.launching)
         self.launching = None
@@ -276,13 +284,16 @@ class BusyLog(EventLog):
 
 
 class SlotMachine(RuleBasedStateMachine):
-    @initialize(parallel=st.lists(st.integers(1, 3), min_size=STUDIES, max_size=STUDIES))
-    def begin(self, parallel: list[int]) -> None:
+    @initialize(
+        parallel=st.lists(st.integers(1, 3), min_size=STUDIES, max_size=STUDIES),
+        on=st.lists(st.sampled_from([None, None, *ON_GPUS]), min_size=STUDIES, max_size=STUDIES),
+    )
+    def begin(self, parallel: list[int], on: list[Capacity | None]) -> None:
         self.home = Home(Path(tempfile.gettempdir()) / "no-such-home", "")
         self.log = BusyLog("sqlite://")
         self.world, self.controllers = World(), FakeControllers()
         self.table = Slots(self.log, Holder.here(self.home.path).host)
-        self.studies = [Study(f"s{number}", count) for number, count in enumerate(parallel)]
+        self.studies = [Study(f"s{n}", *of) for n, of in enumerate(zip(parallel, on, strict=True))]
         self.drivers: list[Driver | None] = [None] * STUDIES
         for number in range(STUDIES):
             self._take_up(number)
@@ -376,7 +387,9 @@ class SlotMachine(RuleBasedStateMachine):
     def the_machine_carries_what_runs(self) -> None:
         if hasattr(self, "world"):
             running = self.world.running()
-            assert sum((Fraction(1, process.parallel) for process in running), Fraction(0)) <= 1, running
+            for on_gpu, room in ((False, 1), (True, len(GPUS))):
+                parts = (process.part for process in running if process.on_gpu is on_gpu)
+                assert sum(parts, Fraction(0)) <= room, running
 
     @invariant()
     def no_two_slots_overlap(self) -> None:
@@ -411,10 +424,11 @@ class SlotMachine(RuleBasedStateMachine):
             self._kill(which, 1.0)
         self.world.end_all()
         slots = self._slots("new")
-        if not slots.take("new-0", 1):
-            self.world.pass_time(UNDER_WAY_S)
-            self.world.end_all()
-            assert slots.take("new-0", 1), self.table.rows()
+        for name, on in (("new-0", None), ("new-1", ON_GPUS[-1])):
+            if not slots.take(name, 1, on):
+                self.world.pass_time(UNDER_WAY_S)
+                self.world.end_all()
+                assert slots.take(name, 1, on), self.table.rows()
 
 
 SlotMachine.TestCase.settings = settings(stateful_step_count=40, suppress_health_check=list(HealthCheck))
