@@ -71,7 +71,7 @@ def parse_trial(
     except ValidationError as error:
         raise BadEnvironment(f"{to_invalid_request(error)}; see `ajet job explain`") from error
     require_backend(job.backend)
-    return checks.ModelTrial(job, groups, SECONDS, runs_at_once([job], check_loader(models)))
+    return checks.ModelTrial(job, groups, SECONDS, runs_at_once([job], check_loader(models)).runs)
 
 
 Line = Table | Text

@@ -27,7 +27,7 @@ from research.controller.wandb import wandb_login
 from research.errors import BadInput, ResearchError
 from research.installation.base_job import LOCAL_PACKAGES, LOCAL_REMEDY, PREFECT_REMEDY
 from research.installation.home import Home
-from research.installation.machine import cores, max_parallel_runs
+from research.installation.machine import Capacity, cores, describe_devices, devices_of, find_devices, max_parallel_runs
 from research.isolation.client_image import last_image
 from research.isolation.mode import one_line, resolve_kind
 from research.planners.endpoint import url_origin
@@ -36,6 +36,7 @@ from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
 from sandboxes.images.build import identity
 from studies import EventLog, StudiesError
+from swarm.job import Job
 
 _MINIMUM_FREE_GIB = 1.0
 _BASE = ("fastapi", "aiohttp", "openai", "sqlalchemy", "wandb", "pydantic", "scipy", "matplotlib")
@@ -63,12 +64,19 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
         _package("prefect", f"studies run without it, and no UI shows them; {PREFECT_REMEDY}", "optional"),
         Check("machine", "ok", f"{cores()} cores, {memory:.0f} GiB; {max_parallel_runs()} training run(s) at once"),
         *_storage(Home.locate(environ), environ),
-        Check("gpu", "ok", "nvidia-smi found; the local backend uses CUDA when torch does")
-        if shutil.which("nvidia-smi")
-        else Check("gpu", "optional", "none", "none is needed for tiny models"),
+        _devices(),
         *_sandboxes(environ),
         *_services(environ),
     ]
+
+
+def _devices() -> Check:
+    devices, fault = find_devices()
+    if devices and devices_of(Job()):
+        told = Capacity(len(devices), devices=devices).describe()
+        return Check("gpu", "ok", f"{told}; tiny and checked models share one")
+    found = f"{describe_devices(devices)}, for which this torch was not built" if devices else fault or "none"
+    return Check("gpu", "optional", found, "none is needed for tiny models")
 
 
 def _package(name: str, remedy: str, level: Level = "missing") -> Check:

@@ -15,7 +15,7 @@ import typer
 from pydantic import BaseModel, ConfigDict, Field
 
 from research.controller.mirror import WandbMirror
-from research.controller.session import PLANNER_OPTIONS, StudyRequest, require_here
+from research.controller.session import PLANNER_OPTIONS, StudyRequest, capacity_for, require_here
 from research.controller.wandb import OnlineLogging, wandb_login
 from research.design.comparison import (
     DEFAULT_ANALYSES,
@@ -35,7 +35,7 @@ from research.installation.home import Home
 from research.installation.servers import parse_servers, require_servers
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
-from research.models.fetch import fetch_named
+from research.models.fetch import check_loader, fetch_named
 from research.planners.context import Planner, field_specs, known_environments
 from research.planners.factory import BUILT_IN, make_planner, planner_names
 from research.planners.lexicon import find_environment, name_environments
@@ -128,6 +128,9 @@ class StudyOptions(BaseModel):
     server: Annotated[str | None, *_option(
         "Swarm servers that run already, on which runs train in place of this machine, one at a time each: addresses "
         "(their admin key in AJET_TOKEN) or names, with commas between (docs/operations.md).",
+    )] = None  # fmt: skip
+    parallel: Annotated[int | None, *_option(
+        "Most runs at once; else as many as cores, memory and GPUs carry.", form={"minimum": 1}, min=1
     )] = None  # fmt: skip
     planner: Annotated[str, *_option(
         f"Who plans: `rules`, or `llm` (any endpoint like OpenAI's, or Anthropic's){_PACKAGED_PLANNERS}.",
@@ -343,13 +346,18 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
             f"expected an environment that the servers know, or a --model; found {brought[0]}, which was brought here: "
             "where a tiny model is made, its server has to play it; leave --server out, or name a --model"
         )
-    return StudyRequest(
+    request = StudyRequest(
         question, asked.planner, asked.planner_model, seconds, asked.max_runs, requirements=requirements,
         requested=comparison, parsed=parsed, base=base, approve=approve, explore=asked.explore,
         planner_options=asked.planner_options,
         papers={} if asked.read is None else read_papers(asked.read, note),
-        servers=servers,
+        servers=servers, parallel=asked.parallel,
     )  # fmt: skip
+    if asked.parallel is not None and asked.parallel < 1:
+        raise BadInput(f"--parallel: expected at least 1; found {asked.parallel}")
+    if asked.parallel is not None and (fits := capacity_for(request, check_loader(hashes))).runs < asked.parallel:
+        note(f"--parallel {asked.parallel} is more than is carried; {fits.describe()}")
+    return request
 
 
 def _require_explorable(asked: ResearchOptions, wanted: RequestedComparison, parsed: ParsedTopic | None) -> None:

@@ -8,16 +8,20 @@ the noise for known and normal, and count no verdict of equivalence at an early 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat
 
 from research.controller.built_designs import build_replication
 from research.controller.controller import budget_left
 from research.controller.evaluation import EvaluatedDesign, PlanningInputs, dry_run, plan_rounds, quote_tested
 from research.controller.planning import Planning
-from research.controller.session import StudyRequest, parallel_of
+from research.controller.session import StudyRequest, capacity_for
 from research.design.comparison import DesignDraft, draft_design
 from research.design.compiler import LEAST_POWER, DesignCompiler
 from research.design.known_findings import load_findings
@@ -26,9 +30,10 @@ from research.design.power import MOST_SEEDS, PowerAnalysis
 from research.design.pricing import Pricing, Stage, describe_basis, local_pricing
 from research.design.sample_size import EvaluationOption, Unaffordable
 from research.environments.catalog import records_of
-from research.errors import DesignRefused, Unmeasurable
+from research.errors import BadInput, DesignRefused, Unmeasurable
 from research.installation import base_job as jobs
 from research.installation.home import Home
+from research.installation.machine import Capacity, cores
 from research.isolation.mode import read_sandboxing
 from research.models.fetch import check_loader
 from research.planners.context import Planner
@@ -93,6 +98,41 @@ class PricedStage(Stage):
     run_hours: float
 
 
+class PriceTable(BaseModel):
+    """`prices.json` of the home, or the file that AJET_PRICES names: an hour of a device, by its name, and of a core, a
+    million tokens that a language model reads and writes, by its name. `*` is any other; what is left out has none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    currency: str = Field(default="", max_length=8)
+    gpu_hour: Mapping[str, NonNegativeFloat] = {}
+    cpu_hour: NonNegativeFloat | None = None
+    planner_million_tokens: Mapping[str, tuple[NonNegativeFloat, NonNegativeFloat]] = {}
+
+    @classmethod
+    def load(cls, home: Home) -> Self:
+        """Raise BadInput for a file that is no such table, or is named and not there."""
+        named, path = os.environ.get("AJET_PRICES"), home.path / "prices.json"
+        try:
+            return cls.model_validate_json(Path(named or path).read_bytes()) if named or path.exists() else cls()
+        except (OSError, ValueError) as error:
+            told = " ".join(str(error).split())[:200]
+            raise BadInput(f"expected prices as docs/operations.md says in {named or path}; found {told}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCost:
+    """What the stages take at the worst beside time. Hours are by the slots of runs, of a shared device a part; tokens
+    by what a run of the control takes in its time; the planner's until here. No money where something is `unpriced`."""
+
+    gpu_hours: float
+    core_hours: float
+    tokens: Mapping[str, int]
+    money: float | None
+    currency: str
+    unpriced: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class PlanPreview:
     """What a study would be, as `ajet study plan --json` says it; what is for people alone stands last."""
@@ -142,6 +182,8 @@ class PlanPreview:
     """The rounds that there may be, the first one first; empty for a study of one."""
     stages: tuple[PricedStage, ...]
     total_s: float
+    at_once: str
+    cost: PlanCost
     priced_by: str
     """Where the prices come from, in words."""
     expected: tuple[ExpectedCost, ...]
@@ -153,9 +195,9 @@ class PlanPreview:
 def preview_study(home: Home, log: EventLog, request: StudyRequest, planner: Planner) -> PlanPreview:
     """Return what a study on a request would be, by what was measured and found in this installation, as `preview`."""
     requirements, job = request.requirements, request.base or Job()
-    runs = parallel_of(request.base, request.requested, check_loader(home.models))
+    capacity = capacity_for(request, check_loader(home.models))
     compiler = DesignCompiler(
-        price=local_pricing(home, log, runs),
+        price=local_pricing(home, log, capacity.runs),
         budget=Budget(wall_clock_s=request.budget_s, max_runs=request.max_runs), base=request.base,
         requirements=requirements, ledgers=AlphaLedgers.begin(requirements.rounds or 1), bank=NoiseBank.of(log),
         models=request.requested.models, explores=request.explore,
@@ -166,7 +208,7 @@ def preview_study(home: Home, log: EventLog, request: StudyRequest, planner: Pla
         findings=find_related(every, "", request.topic, MOST_FINDINGS),
         known=[entry for entry in every if entry.conditions.model_key == own],
     )  # fmt: skip
-    return preview(inputs, planner)
+    return preview(inputs, planner, capacity, PriceTable.load(home))
 
 
 def price_next_round(home: Home, log: EventLog, state: StudyState, claim: str) -> Mapping[str, Any]:
@@ -187,7 +229,9 @@ def price_next_round(home: Home, log: EventLog, state: StudyState, claim: str) -
     return {} if tools is None else PriceRequest(propose=propose, design=design).answer(tools)
 
 
-def preview(inputs: PlanningInputs, planner: Planner) -> PlanPreview:
+def preview(
+    inputs: PlanningInputs, planner: Planner, on: Capacity | None = None, prices: PriceTable | None = None
+) -> PlanPreview:
     """Return what a study would be. Raises BadTopic, TopicDeclined, DesignRefused, PlannerFailed, Unmeasurable. The
     design of a proposal that is refused in the topic's environment is asked for all the same: it may name another."""
     designed = dry_run(inputs, planner)
@@ -204,8 +248,8 @@ def preview(inputs: PlanningInputs, planner: Planner) -> PlanPreview:
     )
     if refused is not None:  # with the evaluation that the refusal speaks of
         calculator = calculator.choose_episodes(draft)
-    said = quote_tested(planner, designed.proposal.action)
-    return _Preview(inputs, designed, calculator, draft, None if refused is None else refused.message, said).build()
+    said, on = None if refused is None else refused.message, on or Capacity(inputs.compiler.price.parallel)
+    return _Preview(inputs, designed, calculator, draft, said, planner, on, prices or PriceTable()).build()
 
 
 @dataclass(frozen=True)
@@ -215,7 +259,9 @@ class _Preview:
     calculator: DesignCompiler
     draft: DesignDraft
     refused: str | None
-    said: str
+    planner: Planner
+    on: Capacity
+    prices: PriceTable
 
     def build(self) -> PlanPreview:
         analysis: PowerAnalysis | None = None
@@ -230,6 +276,7 @@ class _Preview:
         environment = comparison.base.environment
         arms = zip(comparison.arms, comparison.jobs, strict=True)
         planned = [(arm.name, job.steps * job.episodes_per_step) for arm, job in arms]
+        said = quote_tested(self.planner, self.designed.proposal.action)
         tested = sentences(hypotheses, environment, effect, metric)
         if self.draft.screen is not None:
             tested = (screen_sentence([knob.field for knob in self.draft.screen.knobs], environment),)
@@ -241,7 +288,7 @@ class _Preview:
         fitted = {name: getattr(job, name) for name in jobs.pretrained_fields(job) if name not in varied}
         wide = () if self.refused else self.calculator.describe_wide_ranges(self.draft, hypotheses)
         return PlanPreview(
-            asked=self.inputs.topic, tested=() if explores else (*filter(None, [self.said]), *tested),
+            asked=self.inputs.topic, tested=() if explores else (*filter(None, [said]), *tested),
             not_tested=tuple(dict.fromkeys(text for turn in turns for text in turn.not_tested)),
             unequal=tuple(filter(None, (unequal_episodes(planned[0], arm) for arm in planned[1:]))),
             unusual=tuple(dict.fromkeys([*filter(None, map(jobs.describe_unusual_rate, comparison.jobs)), *wide])),
@@ -259,11 +306,33 @@ class _Preview:
             power_curve=tuple(self._build_power_curve(analysis, effect, locked)) if analysis else (),
             rounds=tuple(self._list_rounds(locked, analysis)) if locked else (),
             stages=tuple(PricedStage(s.name, s.runs, s.seconds_per_run, run_hours([s])) for s in stages),
-            total_s=self.calculator.cost(stages), priced_by=describe_basis(self.inputs.compiler.price, comparison.jobs),
+            total_s=self.calculator.cost(stages), at_once=self.on.describe(), cost=self._cost(stages, metric),
+            priced_by=describe_basis(self.inputs.compiler.price, comparison.jobs),
             expected=tuple(self._expect_cost(locked, true) for true in (0.0, effect)) if locked and analysis else (),
             requested_metric=requirements.metric, requested_episodes=requirements.episodes,
             budget=self.calculator.describe_budget(),
         )  # fmt: skip
+
+    def _cost(self, stages: Sequence[Stage], metric: Metric) -> PlanCost:
+        on, prices, price, job = self.on, self.prices, self.inputs.compiler.price, self.draft.job
+        hours, model, any_gpu = run_hours(stages), self.planner.model or "", prices.gpu_hour.get("*")
+        gpu = hours * on.each / on.share if on.devices else 0.0
+        core = 0.0 if on.devices or on.where else hours * cores() / on.runs
+        turns = (self.designed.proposal.turn, self.designed.turn)
+        spoken = sum(turn.prompt_tokens for turn in turns), sum(turn.completion_tokens for turn in turns)
+        of_model = prices.planner_million_tokens.get(model, prices.planner_million_tokens.get("*", (None, None)))
+        parts = [
+            *((each.name, gpu / len(on.devices), prices.gpu_hour.get(each.name, any_gpu)) for each in on.devices),
+            ("a core", core, prices.cpu_hour), (on.where, hours if on.where else 0.0, None),
+            *((model, count / 1e6, each) for count, each in zip(spoken, of_model, strict=True)),
+        ]  # fmt: skip
+        unpriced = tuple(dict.fromkeys(name for name, amount, each in parts if amount and each is None))
+        money = None if unpriced else sum(amount * (each or 0.0) for _, amount, each in parts)
+        runs = 3600 * hours / price.run_with_evaluations(job, metric)  # as many of the control
+        episodes = {"trained": job.steps * job.episodes_per_step, "evaluated": 2 * metric.episodes}
+        tokens = {name: round(runs * n * price.estimates.sampled_tokens(job)) for name, n in episodes.items()}
+        tokens |= {"planner_read": spoken[0], "planner_written": spoken[1]}
+        return PlanCost(gpu, core, tokens, money, prices.currency, unpriced)
 
     def _list_rounds(self, locked: Design, analysis: PowerAnalysis | None) -> Iterator[RoundRow]:
         if (place := locked.inquiry) is None:

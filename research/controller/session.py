@@ -30,7 +30,7 @@ from research.errors import BadEnvironment, BadTopic, DesignRefused, NotReady, P
 from research.files import write_bytes
 from research.installation.base_job import base_settings
 from research.installation.home import Home, home_error
-from research.installation.machine import describe
+from research.installation.machine import Capacity, describe
 from research.installation.servers import require_servers
 from research.installation.studies import RESULTS_VERSION, VERSION_KEY
 from research.installation.tiny_model import Note
@@ -132,14 +132,19 @@ class StudyRequest:
     """Whether a worker works on it, and takes it up again where its controller ended."""
     servers: tuple[str, ...] = ()
     """Swarm servers elsewhere on which it trains, by address or name; none: it starts its own here."""
+    parallel: int | None = None
+    """Most runs at once; None for as many as fit."""
     follows: str = ""
     """The claim on which it is to give more evidence, STUDY/ROUND/CLAIM; empty for none."""
 
 
-def parallel_of(base: Job | None, requested: RequestedComparison, check_of: KnownCheck) -> int:
-    job = base or Job()
-    others = (job.model_copy(update={"model": known.model}) for known in requested.models.by_name.values())
-    return runs_at_once((job, *others), check_of)
+def capacity_for(request: StudyRequest, check_of: KnownCheck) -> Capacity:
+    """Return how many runs of a study go at once, and on what: as many as fit, at most as many as are asked for."""
+    job, models = request.base or Job(), request.requested.models.by_name.values()
+    others = (job.model_copy(update={"model": known.model}) for known in models)
+    there = request.servers and Capacity(len(request.servers), "swarm servers")
+    fits = there or runs_at_once((job, *others), check_of)
+    return replace(fits, runs=min(fits.runs, request.parallel or fits.runs))
 
 
 def new_study_id(topic: str, token: str | None = None) -> str:
@@ -150,7 +155,7 @@ def new_study_id(topic: str, token: str | None = None) -> str:
 
 def create_study(log: EventLog, study: str, request: StudyRequest, check_of: KnownCheck = lambda job: None) -> None:
     """Append `study.created`; `check_of` knows what a model of the study was seen to take."""
-    slots = len(request.servers) or parallel_of(request.base, request.requested, check_of)
+    slots = capacity_for(request, check_of).runs
     payload = {
         "topic": request.topic,
         "planner": {"name": request.planner, "model": request.model},

@@ -58,6 +58,8 @@ RATES: Final[Mapping[str, float]] = {"cpu": 5e10, "mps": 1e12, "cuda": 1e13}
 """Operations a second: half of what a core does in float32; the others' by order of magnitude. `auto` is a core."""
 LOADED_PER_S: Final = 5e8
 """Bytes of weights that are read in a second."""
+_SHARED: Final = 0.9
+"""Part of a device's memory that runs share: the rest is for what allocators keep."""
 _TINY: Final = 1_000_000
 """Parameters up to which the constants above stand for a model."""
 
@@ -101,6 +103,12 @@ class Estimates:
 
     def evaluations(self, job: Job, episodes: int = BOTH_EVALUATIONS) -> float:
         return episodes * self._episode_seconds(job)
+
+    def sampled_tokens(self, job: Job) -> float:
+        """Return the tokens that an episode samples."""
+        known = self.of(job)
+        measured = None if known is None else known.sampled_tokens
+        return self._calls_per_episode(job) * job.max_tokens / 2 if measured is None else measured
 
     def describe_basis(self, job: Job) -> str:
         """Return what a price of this job rests on besides the usual constants, in words; empty for nothing else."""
@@ -174,19 +182,21 @@ class Estimates:
         return 1.0 if self.threads is None else max(1.0, check.threads / self.threads)
 
 
-def runs_at_once(jobs: Iterable[Job], check_of: KnownCheck) -> int:
-    """Return how many runs this machine carries at once, each of the job of which it carries fewest."""
-    return min(capacity_of(job, check_of).runs for job in jobs)
+def runs_at_once(jobs: Iterable[Job], check_of: KnownCheck) -> Capacity:
+    """Return what this machine has for runs of the job of which it carries fewest at once."""
 
+    def of(job: Job) -> Capacity:
+        check, parameters, devices = check_of(job), count_parameters(job), devices_of(job)
+        needs = run_bytes(parameters, None if check is None else check.peak_bytes, adapter=job.lora_rank > 0)
+        if not devices:
+            return Capacity(max_parallel_runs(needs))
+        each = min(job.verl_fields.devices if job.backend == "verl" else 1, len(devices))
+        fits = job.backend != "verl" and (check is not None or parameters <= _TINY)  # else nobody knows whether two do
+        room = int(_SHARED * min(device.memory for device in devices)) // needs if fits else 1
+        share = max(1, min(room, cores() // len(devices)))
+        return Capacity(min(len(devices) // each * share, max_parallel_runs()), "", devices, each, share)
 
-def capacity_of(job: Job, check_of: KnownCheck) -> Capacity:
-    """Return how many runs of a job this machine carries at once, and on which of its devices."""
-    check, parameters = check_of(job), count_parameters(job)
-    peak = None if check is None else check.peak_bytes
-    if devices := devices_of(job):
-        each = job.verl_fields.devices if job.backend == "verl" else 1
-        return Capacity.on_devices(devices, each, parameters, peak)
-    return Capacity(max_parallel_runs(run_bytes(parameters, peak, adapter=job.lora_rank > 0)))
+    return min(map(of, jobs), key=lambda found: found.runs)
 
 
 def count_parameters(job: Job) -> int:

@@ -1,8 +1,5 @@
 """Cores, memory, devices, run slots of this machine.
 
-GPUs are asked for by their makers' own tools, in processes of their own, as a driver that hangs would take this one
-along. A device's id is its index as `nvidia-smi` counts (CUDA_DEVICE_ORDER=PCI_BUS_ID), which vLLM and Ray take too.
-
 What crashes leave behind is found by whoever wants a slot: a row is nobody's any more where its study has no controller
 and its attempt does not run, by the record of its sandbox.
 """
@@ -17,12 +14,13 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal
 
 import psutil
 
@@ -38,10 +36,6 @@ _BYTES_PER_PARAMETER = 28
 """Of a larger model: weights, gradients and two moments in float32, and activations of about as much again."""
 _BYTES_UNDER_ADAPTER = 14
 """Where an adapter is all that is trained: a server of 134,515,008 parameters took 3.1 GB, its client 0.4 GB."""
-_TINY = 1_000_000
-"""Parameters of a model of which it needs no measurement that several fit on a device."""
-_SHARED = 0.9
-"""Part of a device's memory that runs share which were measured: the rest is for what allocators keep."""
 DEVICES: Final = "AJET_DEVICES"
 """Names the variable that tells a run's processes which devices it has, in words."""
 _TOOL_S = 10.0
@@ -79,74 +73,50 @@ class Device:
     kind: Literal["cuda", "rocm", "mps"] = "cuda"
 
 
-class FoundDevices(NamedTuple):
-    """The devices that this process may use, and what kept a tool from telling, in one line."""
-
-    devices: tuple[Device, ...] = ()
-    fault: str = ""
-
-
-def find_devices() -> FoundDevices:
-    """Return the devices of this machine, as long as PATH and the variables that hide some stay as they are."""
-    return _find_devices(tuple(map(os.environ.get, ("PATH", *_VISIBLE["rocm"]))))
-
-
-_VISIBLE: Final = {
-    "cuda": ("CUDA_VISIBLE_DEVICES",),
-    "rocm": ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
-    "mps": (),
-}
+_CUDA: Final = "CUDA_VISIBLE_DEVICES"
+_VISIBLE: Final = {"cuda": (_CUDA,), "rocm": ("HIP_VISIBLE_DEVICES", _CUDA), "mps": ()}
 """Variables that name the devices a process sees, by kind."""
+_TOOLS: Final = (
+    ("nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"),
+    ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json"),
+)
 
 
 @cache
-def _find_devices(_: tuple[str | None, ...]) -> FoundDevices:
+def find_devices() -> tuple[tuple[Device, ...], str]:
+    """Return the devices that this process may use, and what kept a tool from telling, in one line."""
     if platform.system() == "Darwin" and platform.machine() == "arm64":
-        return FoundDevices((Device("0", "Apple MPS", psutil.virtual_memory().total, "mps"),))
-    fault, tools = "", (("nvidia-smi", _NVIDIA, _read_nvidia), ("rocm-smi", _ROCM, _read_rocm))
-    for tool, arguments, read in tools:
-        if shutil.which(tool) is None:
-            continue
+        return (Device("0", "Apple MPS", psutil.virtual_memory().total, "mps"),), ""
+    fault = ""
+    for command in filter(lambda each: shutil.which(each[0]), _TOOLS):
         try:
-            done = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=_TOOL_S, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_S, check=False)
             if done.returncode == 0:
-                return FoundDevices(_select_visible(read(done.stdout)))
-            fault = f"{tool} ended with {done.returncode}: {' '.join((done.stderr or done.stdout).split())[:200]}"
-        except subprocess.TimeoutExpired:
-            fault = f"{tool} said nothing in {_TOOL_S:g} s"
-        except (OSError, ValueError, AttributeError) as error:
-            fault = f"{tool} was not understood: {' '.join(str(error).split())[:200]}"
-    return FoundDevices((), fault)
-
-
-_NVIDIA: Final = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
-_ROCM: Final = ("--showproductname", "--showmeminfo", "vram", "--json")
+                return _select_visible((_read_nvidia if command is _TOOLS[0] else _read_rocm)(done.stdout)), ""
+            fault = f"{command[0]} ended with {done.returncode}: {done.stderr or done.stdout}"
+        except (OSError, ValueError, AttributeError, subprocess.TimeoutExpired) as error:
+            fault = f"{command[0]} was not understood: {error}"
+    return (), " ".join(fault.split())[:200]
 
 
 def _read_nvidia(text: str) -> dict[str, Device]:
-    found = {}
-    for line in filter(str.strip, text.splitlines()):
-        index, uuid, name, memory = (part.strip() for part in line.split(","))
-        found[uuid] = Device(index, name, (int(memory) if memory.isdigit() else 0) << 20)
-    return found
+    rows = (map(str.strip, line.split(",")) for line in text.splitlines() if line.strip())
+    return {uuid: Device(index, name, (int(m) if m.isdigit() else 0) << 20) for index, uuid, name, m in rows}
 
 
 def _read_rocm(text: str) -> dict[str, Device]:
-    cards = {name.removeprefix("card"): card for name, card in json.loads(text).items() if name.startswith("card")}
-    said = {index: {key.lower(): value for key, value in card.items()} for index, card in cards.items()}
-    memory = {index: int(card.get("vram total memory (b)", 0)) for index, card in said.items()}
-    return {i: Device(i, card.get("card series", "AMD GPU"), memory[i], "rocm") for i, card in said.items()}
+    named = {name.removeprefix("card"): card for name, card in json.loads(text).items() if name.startswith("card")}
+    cards = {index: {key.lower(): str(value) for key, value in card.items()} for index, card in named.items()}
+    amd, memory = "AMD GPU", "vram total memory (b)"
+    return {i: Device(i, card.get("card series", amd), int(card.get(memory, 0)), "rocm") for i, card in cards.items()}
 
 
 def _select_visible(found: Mapping[str, Device]) -> tuple[Device, ...]:
-    """Return those of the devices, by uuid, that variables leave, in their order; as CUDA does, none from the first on
-    that is not known."""
+    """Return those of the devices, by uuid, that variables leave; as CUDA does, none from the first unknown one on."""
     kind = next((device.kind for device in found.values()), "cuda")
     wanted = next((os.environ[name] for name in _VISIBLE[kind] if name in os.environ), None)
-    if wanted is None:
-        return tuple(found.values())
-    chosen = list[Device]()
-    for word in map(str.strip, wanted.split(",")):
+    chosen = list[Device]() if wanted is not None else list(found.values())
+    for word in map(str.strip, (wanted or "").split(",")):
         named = [each for uuid, each in found.items() if word == each.id or uuid[: max(8, len(word))] == word]
         if not (named := [Device(word, "MIG instance", 0)] if word.startswith("MIG-") else named):
             break
@@ -155,10 +125,9 @@ def _select_visible(found: Mapping[str, Device]) -> tuple[Device, ...]:
 
 
 def devices_of(job: Job) -> tuple[Device, ...]:
-    """Return the devices on which a job computes here, as its backend will choose; none for one that has a CPU, or a
-    cluster elsewhere."""
+    """Return the devices on which a job computes here, as its backend will choose; none on a CPU or elsewhere."""
     away = job.backend == "verl" and job.verl_fields.address is not None
-    if job.device == "cpu" or job.backend == "fake" or away or not (found := find_devices().devices):
+    if job.device == "cpu" or job.backend == "fake" or away or not (found := find_devices()[0]):
         return ()
     if job.backend == "verl":  # which may have a torch of its own
         return tuple(device for device in found if device.kind != "mps")
@@ -170,37 +139,25 @@ def devices_of(job: Job) -> tuple[Device, ...]:
 
 def _torch_build() -> str:
     """Return what torch's version says of its build: cu130, rocm7.0, cpu, or nothing."""
-    try:
-        return version("torch").partition("+")[2]
-    except PackageNotFoundError:
-        return "cpu"
+    return version("torch").partition("+")[2] if find_spec("torch") else "cpu"
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How many runs of a job this machine makes at once: on devices, of which each run has `each` whole ones or shares
-    one with others, `share` of them; else by cores and memory."""
+    """How many runs of a job go at once: on devices, of which each run has `each` whole ones or shares one with others,
+    `share` of them; else by cores and memory, or elsewhere (`where`, in words)."""
 
     runs: int
+    where: str = ""
     devices: tuple[Device, ...] = ()
     each: int = 1
     share: int = 1
 
-    @classmethod
-    def on_devices(cls, devices: tuple[Device, ...], each: int, parameters: int, needs: int | None) -> Self:
-        """`needs` is the memory of a run as it was measured; a device is shared by what was, and by tiny models."""
-        each, share = min(each, len(devices)), 1
-        if each == 1 and (needs is not None or parameters <= _TINY):
-            room = _SHARED * min(device.memory for device in devices) // run_bytes(parameters, needs)
-            share = max(1, min(int(room), cores() // len(devices)))
-        return cls(min(len(devices) // each * share, max_parallel_runs()), devices, each, share)
-
     def describe(self) -> str:
-        if not self.devices:
-            return f"{cores()} cores: {self.runs} at once"
-        how = f"{self.each} devices a run" if self.each > 1 else "one a device"
-        how = f"up to {self.share} a device" if self.share > 1 else how
-        return f"{describe_devices(self.devices)}: {self.runs} at once, {how}"
+        each = "one a device" if self.each == 1 else f"{self.each} devices a run"
+        how = f", {each if self.share == 1 else f'up to {self.share} a device'}" if self.devices else ""
+        where = self.where or describe_devices(self.devices) or f"{cores()} cores"
+        return f"{where}: {self.runs} run{'s' * (self.runs > 1)} at once{how}"
 
 
 def describe_devices(devices: Iterable[Device]) -> str:
@@ -211,17 +168,15 @@ def device_variables(slot: Slot | None) -> dict[str, str]:
     """Return the variables by which a run sees the devices of its slot alone."""
     if slot is None or not slot.devices:
         return {}
-    known = {device.id: device for device in find_devices().devices}
-    had = [known.get(device, Device(device, "unknown device", 0)) for device in slot.devices]
-    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if had[0].kind == "cuda" else {}
+    had = [device for device in find_devices()[0] if device.id in slot.devices] or [Device("", "unknown", 0)]
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if had[0].kind == "cuda" else {}  # ids are as nvidia-smi counts
     return {DEVICES: describe_devices(had), **order, **dict.fromkeys(_VISIBLE[had[0].kind], ",".join(slot.devices))}
 
 
 def describe() -> dict[str, Any]:
-    """Return the machine as `study.created` stores it: cpus, memory_gib, platform, and devices where it has some."""
+    """Return the machine as `study.created` stores it: cpus, memory_gib, platform."""
     memory = round(psutil.virtual_memory().total / 2**30, 1)
-    found = {"devices": describe_devices(devices)} if (devices := find_devices().devices) else {}
-    return {"cpus": cores(), "memory_gib": memory, "platform": platform.platform(terse=True), **found}
+    return {"cpus": cores(), "memory_gib": memory, "platform": platform.platform(terse=True)}
 
 
 class MachineSlots:
@@ -255,17 +210,15 @@ class MachineSlots:
         self._give_back([row for row in self._own if row not in goes_on])
 
     def take(self, attempt: str, parallel: int, capacity: Capacity | None = None) -> bool:
-        """Take a slot for an attempt, of devices where its `capacity` has some, else one of `parallel` of the cores;
-        False where it has to wait, and stands in the line until `yield_slot`."""
+        """Take a slot for an attempt, of devices if `capacity` has some; False: it waits in line until `yield_slot`."""
         self._asked = True
         rows = [row for row in self._slots.rows() if row.host == self._slots.host]
         self._unstarted = {row: since for row, since in self._unstarted.items() if row in rows}
         left = [row for row in rows if row.study != self._study and self._is_abandoned(row)]
         silent = {row.study for row in rows if row.slot is None and self._controllers.is_silent(row.study)}
-        ask = SlotRequest(self._study, attempt, str(self._home.path), parallel)
-        if capacity is not None and capacity.devices:
-            ids = tuple(device.id for device in capacity.devices)
-            ask = replace(ask, parts=capacity.share, devices=ids, each=capacity.each)
+        on = capacity if capacity is not None and capacity.devices else Capacity(parallel, share=parallel)
+        ids = tuple(device.id for device in on.devices)
+        ask = SlotRequest(self._study, attempt, str(self._home.path), on.share, ids, on.each)
         others = [row for row in rows if row not in left]
         in_line = any(row.slot is None and (row.study, row.attempt) == (self._study, attempt) for row in rows)
         if in_line and find_free_slot(others, ask, silent) is None:

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
-from research.design.pricing import capacity_of, is_guess, price_of
+from research.design.pricing import is_guess, price_of, runs_at_once
 from research.environments.catalog import find_custom_environments
 from research.environments.install import packages_of
 from research.files import FULL_EXIT, LAUNCH_ROOM, read_json, require_room, write_json
@@ -142,7 +142,7 @@ class AttemptLauncher:
         name, job = self.attempt_name(run, number), Job.from_record(run.spec.job)
         if state.settings.get(SERVERS):
             return self._find(state, run, name)
-        capacity = capacity_of(job, check_loader(self.home.models)) if devices_of(job) else None
+        capacity = runs_at_once([job], check_loader(self.home.models)) if devices_of(job) else None
         return self.slots.take(name, int(state.settings["parallel"]), capacity)
 
     def _find(self, state: StudyState, run: RunState, name: str) -> bool:
@@ -283,8 +283,7 @@ class AttemptLauncher:
         return self.sandbox.run(spec)
 
     def preload(self, state: StudyState, job: Job) -> None:
-        """Begin to import what attempts at runs of a job import, once for all of them (`sandboxes.preload`); not where
-        each has variables of its own, which name its devices."""
+        """Begin to import what attempts at runs of a job import, once (`sandboxes.preload`), unless each has a GPU."""
         backend = "fake" if state.settings.get(SERVERS) else job.backend  # no model is loaded here
         alike = backend in PRELOADED and (backend == "fake" or not devices_of(job))
         if alike and isinstance(self.sandbox, ProcessSandbox) and os.environ.get(SWITCH) != "0":

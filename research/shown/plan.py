@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from research.controller.preview import PlanPreview, run_hours
+from research.controller.preview import PlanCost, PlanPreview, run_hours
 from research.proposals.metric_choice import format_amount, format_difference, format_value
 from research.text import format_seconds
 from studies import StudyState
@@ -80,8 +80,21 @@ def describe_plan(seen: PlanPreview) -> Iterator[Fact | Grid]:
     whole = ("in all", str(sum(stage.runs for stage in seen.stages)), "", f"{run_hours(seen.stages):.2f}")
     caption = f"What it {costs}" if seen.design or seen.explores else "What would be needed:"
     yield Grid(caption, ("stage", "runs", "a run", "run-hours"), [*rows, whole], ("runs", "a run", "run-hours"))
+    yield Fact("at once", seen.at_once)
+    yield Fact("costs", _cost(seen.cost))
     yield from _expected_lines(seen)
     yield Fact("priced", f"by {seen.priced_by}")
+
+
+def _cost(cost: PlanCost) -> str:
+    hours = f"{cost.gpu_hours:.2f} GPU hours" if cost.gpu_hours else f"{cost.core_hours:.2f} core hours"
+    trained, evaluated, *planner = (f"{float(f'{count:.2g}'):,.0f}" for count in cost.tokens.values())
+    tokens = f"about {trained} tokens sampled and trained, {evaluated} sampled in evaluations"
+    spoken = f"; the planner read {planner[0]} tokens and wrote {planner[1]}" if planner != ["0", "0"] else ""
+    money = (
+        f"no price known of {' and '.join(cost.unpriced)}" if cost.unpriced else f"{cost.money:,.2f} {cost.currency}"
+    )
+    return f"{hours}; {tokens}{spoken}; {money.strip()}"
 
 
 def _metric(seen: PlanPreview) -> Iterator[Fact]:

@@ -371,10 +371,9 @@ class Slot:
         return cls(int(found[2]), int(found[3]), tuple(found[1].split(",")) if found[1] else ())
 
     def overlaps(self, other: Slot) -> bool:
-        if self.devices != other.devices and not {*self.devices} & {*other.devices}:
-            return False
+        same = self.devices == other.devices or not {*self.devices}.isdisjoint(other.devices)
         begins, ends = Fraction(self.part - 1, self.parts), Fraction(self.part, self.parts)
-        return begins < Fraction(other.part, other.parts) and Fraction(other.part - 1, other.parts) < ends
+        return same and begins < Fraction(other.part, other.parts) and Fraction(other.part - 1, other.parts) < ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,9 +435,9 @@ class Slots:
             came = before.turn if before else turn
             for_gpu = slot is None and bool(ask.devices)
             row = SlotRow(self.host, ask.study, ask.attempt, ask.home, came, turn, slot, for_gpu)
-            waits = f"{_WAITS}{turn}" if for_gpu else None  # no two rows of a host may have one text
-            values = {name: value for name, value in asdict(row).items() if name in _SLOTS.c}
-            values["slot"] = str(slot) if slot else waits
+            text = f"{_WAITS}{turn}" if for_gpu else None  # no two rows of a host may have one
+            values = {**asdict(row), "slot": str(slot) if slot else text}
+            del values["for_gpu"]
             if before is None:
                 connection.execute(sa.insert(_SLOTS), values)
             else:

@@ -29,6 +29,9 @@ from tests.research.factories import make_claim
 from tests.studies.synthetic import append
 
 BASE = Job(steps=3, backend="fake")
+H100 = "NVIDIA H100 80GB HBM3"
+FakeTool = Callable[[str, str], None]
+"""Puts a tool on PATH: its name, and the shell that it runs."""
 PRICING = Pricing(lambda job: 10.0, parallel=2, overhead_s=0.0, basis="made up")
 TREATMENT_RATE = 0.75
 CONTROL_RATE = 0.25
@@ -328,3 +331,8 @@ class FakeHandle:
         self.stops += 1
         self.ended = self.ended or Exit("stopped", -15)
         return self.ended
+
+
+def gpus(count: int) -> str:
+    """Return what a `nvidia-smi` runs that names so many GPUs."""
+    return "\n".join(f"echo '{index}, GPU-{index}aaaaaaa-bbbb, {H100}, 81559'" for index in range(count))

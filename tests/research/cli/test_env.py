@@ -11,6 +11,7 @@ import pytest
 
 from research.controller.session import hold_lease
 from research.installation.home import Home
+from research.installation.machine import Capacity
 from research.installation.servers import SwarmProcess, start_swarm
 from studies import EventLog
 from studies.log.event import EventType
@@ -147,7 +148,7 @@ def test_a_model_plays_search_tasks_on_a_real_server_and_what_it_took_is_kept(aj
 @pytest.mark.slow
 def test_a_check_is_confined(ajet: Ajet, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("research.cli.environments.runs_at_once", lambda jobs, check_of: 3)
+    monkeypatch.setattr("research.cli.environments.runs_at_once", lambda jobs, check_of: Capacity(3))
     servers, variables = [], []
 
     def started(*arguments: Any, **options: Any) -> SwarmProcess:

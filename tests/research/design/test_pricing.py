@@ -119,12 +119,12 @@ def test_a_check_of_the_model_prices_what_nobody_measured_in_the_environment(bro
 def test_runs_at_once_fit_the_memory_of_the_largest_model(brought: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cores", lambda: 8)
     monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=16 << 30))
-    assert runs_at_once([Job()], lambda job: None) == 8
-    assert runs_at_once([Job(), brought], lambda job: None) == 3
-    assert runs_at_once([brought.model_copy(update={"lora_rank": 16})], lambda job: None) == 4
+    assert runs_at_once([Job()], lambda job: None).runs == 8
+    assert runs_at_once([Job(), brought], lambda job: None).runs == 3
+    assert runs_at_once([brought.model_copy(update={"lora_rank": 16})], lambda job: None).runs == 4
     assert machine.max_parallel_runs(machine.run_bytes(10**12)) == 1  # one at the least
     for peak, runs in ((1 << 30, 6), (6 << 30, 2)):
-        assert runs_at_once([Job(), brought], lambda job, peak=peak: checked(job, peak_bytes=peak)) == runs
+        assert runs_at_once([Job(), brought], lambda job, peak=peak: checked(job, peak_bytes=peak)).runs == runs
 
 
 @pytest.mark.parametrize(("job", "sandbox", "seconds"), [

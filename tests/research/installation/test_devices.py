@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from research.design.pricing import capacity_of
+from research.design.pricing import runs_at_once
 from research.files import read_json
 from research.installation import machine
 from research.installation.base_job import model_folder
@@ -26,60 +24,32 @@ from swarm.errors import SwarmError
 from swarm.job import Job
 from tests.research.bench import Bench
 from tests.research.design.test_pricing import LARGE, checked
+from tests.research.fakes import H100, FakeTool, gpus
 from tests.research.installation.test_slots import FakeControllers
 from tests.research.model_folders import model_at
-
-H100 = "NVIDIA H100 80GB HBM3"
-Fake = Callable[[str, str], None]
-
-
-@pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    """Puts a tool on PATH that runs a line of shell; nothing else of its kind is there."""
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(machine, "_torch_build", lambda: "cu130")
-    monkeypatch.setattr(machine, "cores", lambda: 32)
-    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 40, total=1 << 40))
-
-    def write(name: str, line: str) -> None:
-        (tmp_path / "bin").mkdir(exist_ok=True)
-        path = tmp_path / "bin" / name
-        path.write_text(f"#!/bin/sh\n{line}\n")
-        path.chmod(0o755)
-        machine._find_devices.cache_clear()
-
-    yield write
-    machine._find_devices.cache_clear()
-
-
-def gpus(count: int, name: str = H100, mebibytes: str = "81559") -> str:
-    lines = [f"{index}, GPU-{index}aaaaaaa-bbbb, {name}, {mebibytes}" for index in range(count)]
-    return "\n".join(f"echo '{line}'" for line in lines)
 
 
 @pytest.mark.parametrize(("visible", "ids"), [
     (None, "0123"), ("2,0", "20"), ("GPU-3aaaaaaa,1", "31"), ("1,9,2", "1"), ("", ""), ("-1", ""), ("7", ""),
 ])  # fmt: skip
 def test_the_devices_are_those_that_the_tool_names_and_a_variable_leaves(
-    tool: Fake, monkeypatch: pytest.MonkeyPatch, visible: str | None, ids: str
+    tool: FakeTool, monkeypatch: pytest.MonkeyPatch, visible: str | None, ids: str
 ) -> None:
     tool("nvidia-smi", gpus(4))
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    found = find_devices()
-    assert "".join(device.id for device in found.devices) == ids
-    assert not found.fault
-    assert all((device.name, device.memory) == (H100, 81559 << 20) for device in found.devices)
+    found, fault = find_devices()
+    assert "".join(device.id for device in found) == ids
+    assert not fault
+    assert all((device.name, device.memory) == (H100, 81559 << 20) for device in found)
 
 
-def test_amds_are_found_by_their_own_tool(tool: Fake) -> None:
+def test_amds_are_found_by_their_own_tool(tool: FakeTool) -> None:
     cards = {
         f"card{n}": {"Card Series": "AMD Instinct MI300X", "VRAM Total Memory (B)": "206141652992"} for n in (0, 1)
     }
     tool("rocm-smi", f"echo '{json.dumps(cards | {'system': {}})}'")
-    assert [(each.id, each.name, each.kind) for each in find_devices().devices] == [
+    assert [(each.id, each.name, each.kind) for each in find_devices()[0]] == [
         ("0", "AMD Instinct MI300X", "rocm"), ("1", "AMD Instinct MI300X", "rocm"),
     ]  # fmt: skip
     assert not devices_of(Job())  # by a torch for CUDA
@@ -88,11 +58,11 @@ def test_amds_are_found_by_their_own_tool(tool: Fake) -> None:
 
 
 @pytest.mark.parametrize(("line", "why"), [
-    ("echo no driver; exit 9", "ended with 9: no driver"), ("sleep 5", "said nothing in 0.2 s"),
+    ("echo no driver; exit 9", "ended with 9: no driver"), ("sleep 5", "timed out after 0.2 seconds"),
     ("echo No devices were found", "was not understood"),
 ])  # fmt: skip
 def test_a_tool_that_fails_or_hangs_is_a_line_and_no_error(
-    tool: Fake, monkeypatch: pytest.MonkeyPatch, line: str, why: str
+    tool: FakeTool, monkeypatch: pytest.MonkeyPatch, line: str, why: str
 ) -> None:
     monkeypatch.setattr(machine, "_TOOL_S", 0.2)
     tool("nvidia-smi", line)
@@ -108,20 +78,20 @@ def test_a_tool_that_fails_or_hangs_is_a_line_and_no_error(
     ({"backend": "verl", "verl": {"address": "10.0.0.1:6379"}}, "cu130", 0),
 ])  # fmt: skip
 def test_a_job_has_devices_where_its_backend_will_choose_one(
-    tool: Fake, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object], torch: str, count: int
+    tool: FakeTool, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object], torch: str, count: int
 ) -> None:
     tool("nvidia-smi", gpus(4))
     monkeypatch.setattr(machine, "_torch_build", lambda: torch)
     assert len(devices_of(Job.model_validate(fields))) == count
 
 
-def test_so_many_runs_share_a_device_as_its_memory_is_known_to_hold(tool: Fake, tmp_path: Path) -> None:
+def test_so_many_runs_share_a_device_as_its_memory_is_known_to_hold(tool: FakeTool, tmp_path: Path) -> None:
     tool("nvidia-smi", gpus(8))
     large = Job(model=model_folder(str(model_at(tmp_path / "mine", shapes=(LARGE,)))))
     spread = Job.model_validate({"backend": "verl", "verl": {"trainers": 2, "replicas": 1, "tensor_parallel": 1}})
 
     def capacity(job: Job, peak: int | None = None) -> tuple[int, int, int]:
-        found = capacity_of(job, lambda job: None if peak is None else checked(job, peak_bytes=peak))
+        found = runs_at_once([job], lambda job: None if peak is None else checked(job, peak_bytes=peak))
         return found.runs, found.each, found.share
 
     assert capacity(large) == (8, 1, 1)  # nobody measured it
@@ -130,20 +100,20 @@ def test_so_many_runs_share_a_device_as_its_memory_is_known_to_hold(tool: Fake, 
     assert capacity(large, 1 << 30) == (32, 1, 4)  # as many as cores
     assert capacity(Job()) == (32, 1, 4)
     assert capacity(spread) == (2, 3, 1)
-    assert capacity_of(large, lambda job: None).describe() == f"8 x {H100}: 8 at once, one a device"
-    assert not capacity_of(Job(device="cpu"), lambda job: None).devices
+    assert runs_at_once([large], lambda job: None).describe() == f"8 x {H100}: 8 runs at once, one a device"
+    assert not runs_at_once([Job(device="cpu")], lambda job: None).devices
 
 
-def test_a_run_sees_the_devices_of_its_slot_alone_and_cores_are_no_device(tool: Fake, tmp_path: Path) -> None:
+def test_a_run_sees_the_devices_of_its_slot_alone_and_cores_are_no_device(tool: FakeTool, tmp_path: Path) -> None:
     tool("nvidia-smi", gpus(4))
-    home, devices = Home(tmp_path, "sqlite://"), find_devices().devices
+    home, devices = Home(tmp_path, "sqlite://"), find_devices()[0]
     with closing(EventLog("sqlite://")) as log:
 
         def slots(study: str) -> MachineSlots:
             return MachineSlots(log, home, study, ProcessSandbox(home.sandboxes), FakeControllers("one", "two", "cpu"))  # type: ignore[arg-type]
 
         one, two, cpu = slots("one"), slots("two"), slots("cpu")
-        whole, pair = Capacity(4, devices), Capacity(2, devices, each=2)
+        whole, pair = Capacity(4, devices=devices), Capacity(2, devices=devices, each=2)
         assert all(one.take(f"one-{n}", 4, whole) for n in range(3))
         assert cpu.take("cpu-0", 1)
         assert not two.take("two-0", 2, pair)
@@ -163,12 +133,12 @@ def test_a_run_sees_the_devices_of_its_slot_alone_and_cores_are_no_device(tool: 
 
 
 def test_each_run_of_a_study_is_given_a_device_and_says_of_which_kind_it_was(
-    tool: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tool: FakeTool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool("nvidia-smi", gpus(2))
-    monkeypatch.setattr(machine, "cores", lambda: 2)  # one run a device
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: range(2))  # one run a device
     for room in ("design.pricing", "runs.launcher"):  # the fake backend has none
-        monkeypatch.setattr(f"research.{room}.devices_of", lambda job: find_devices().devices)
+        monkeypatch.setattr(f"research.{room}.devices_of", lambda job: find_devices()[0])
     bench, specs = Bench(tmp_path), list[SandboxSpec]()
     start = bench.sandbox.run
     monkeypatch.setattr(bench.sandbox, "run", lambda spec: (specs.append(spec), start(spec))[1])

@@ -143,7 +143,7 @@ def test_real_attempts_keep_slots_until_they_end_also_for_other_installations(tm
 
 
 GPUS = (Device("0", "a GPU", 80 << 30), Device("1", "a GPU", 80 << 30))
-ON_GPUS = [Capacity(2, GPUS), Capacity(4, GPUS, share=2), Capacity(6, GPUS, share=3), Capacity(1, GPUS, each=2)]
+ON_GPUS = [Capacity(1, devices=GPUS, **of) for of in ({}, {"share": 2}, {"share": 3}, {"each": 2})]
 STUDIES = 3
 WHICH = st.integers(0, STUDIES - 1)
 

@@ -16,7 +16,7 @@ import pytest
 from research.controller.closing import Closing, summarize_arms
 from research.controller.evaluation import AcceptedProposal, ActionCheck, PlanningInputs, ask_planner
 from research.controller.planning import Planning
-from research.controller.preview import average_sample_size, preview
+from research.controller.preview import PriceTable, average_sample_size, preview
 from research.design.comparison import StatisticalRequirements
 from research.design.compiler import DesignCompiler
 from research.design.noise_bank import NoiseBank
@@ -113,7 +113,7 @@ class Naming(ScriptedPlanner):
         action = super().act(digest, check).action
         if isinstance(action, Propose):
             action = action.model_copy(update=self._said)
-        return PlannerTurn(action, refused=check(action))
+        return PlannerTurn(action, prompt_tokens=1_000, completion_tokens=200, refused=check(action))
 
 
 def context(asked: RequestedMetric | None = None) -> PlanningInputs:
@@ -225,6 +225,19 @@ def test_a_planner_names_the_metric_by_which_its_claims_are_judged() -> None:
         "name": "episodes to 0.7 hidden success", "means": "", "worst": 5120.0, "best": 0.0, "unit": "episodes",
     }  # fmt: skip
     assert told["smallest_effect"] == 512.0
+
+
+def test_what_the_planner_read_and_wrote_is_priced_by_its_name() -> None:
+    planner, free = Naming("episodes:0.7"), {"cpu_hour": 0.0}
+    planner.model = "a-model"
+    for names, money, unpriced in (
+        ({"a-model": (2, 10), "*": (9, 9)}, 0.008, ()),
+        ({"other": (2, 10)}, None, ("a-model",)),
+    ):
+        prices = PriceTable.model_validate({**free, "planner_million_tokens": names})
+        cost = preview(context(), planner, prices=prices).cost
+        assert (cost.tokens["planner_read"], cost.tokens["planner_written"]) == (2_000, 400)
+        assert (cost.money, cost.unpriced) == (money and pytest.approx(money), unpriced)
 
 
 def test_a_metric_that_the_topics_words_chose_may_be_replaced_and_the_users_own_may_not() -> None:
