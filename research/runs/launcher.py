@@ -270,12 +270,11 @@ class AttemptLauncher:
             transfer_files(self._folder(run, attempt.resumes), self._folder(run, attempt.number))
         folder, job = self._folder(run, attempt.number).path, Job.from_record(run.spec.job)
         self.preload(state, job)
-        devices = device_variables(self.slots.slot_of(attempt.name))
         spec = SandboxSpec(
             name=attempt.name,
             command=(sys.executable, "-m", "research.runs.attempt", str(folder)),
             directory=folder,
-            environment={**self._environment(state, job.backend), **devices},
+            environment=self._environment(state, job.backend) | device_variables(self.slots.slot_of(attempt.name)),
             labels=self._labels(run, attempt),
             time_limit_s=_time_limit(state, run),
             trusted=True,

@@ -90,7 +90,7 @@ _SAME: Final = (
 )
 VIOLATION_CODES: Final = frozenset({
     *(rule.code for rule in _SAME), "undeclared_field", "evaluation_tasks", "unequal_tokens",
-    "unequal_wall", "co_tenancy", "overlap", "judge_errors", "stopped_early",
+    "unequal_wall", "co_tenancy", "overlap", "judge_errors", "stopped_early", "image", "hardware",
 })  # fmt: skip
 """Every code of a violation, for whoever names one."""
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from studies import StudyState
 from studies.checks.conditions import play_variance, plays_of_both
-from studies.checks.confounders import Violation, lint_conditions, lint_jobs
+from studies.checks.confounders import VIOLATION_CODES, Violation, lint_conditions, lint_jobs
 from studies.checks.training import (
     collapse_rate,
     count_without_signal,
@@ -82,6 +82,7 @@ def test_each_changed_condition_is_named_by_its_code_alone(code: str) -> None:
     changed, blocks = CHANGES[code]
     (found,) = lint(**changed)
     assert (found.code, found.blocks) == (code.split(" ")[0], blocks)
+    assert found.code in VIOLATION_CODES, "nobody could accept it"
     assert "control" in found.sentence
     assert "treatment" in found.sentence
     assert not found.sentence.endswith(".")
