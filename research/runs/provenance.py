@@ -197,6 +197,7 @@ async def observe_conditions(client: AsyncSwarmClient, folder: AttemptFolder, sp
     job, machine = spec.job, describe()
     decoding = f"temperature {job.temperature:g}, at most {job.max_tokens} tokens a call and {job.max_context} in all"
     loaded: Mapping[str, str] = {}
+    still = overlap = there = None
     device = os.environ.get(DEVICES) or job.device
     own = f"{machine['platform']}, {machine['cpus']} cpus, {machine['memory_gib']} GiB, device {device}"
     with suppress(SwarmError):
