@@ -83,8 +83,8 @@ loaded afterwards, for however long it takes."""
 ANSWER_TIMEOUT_S = 10.0
 POLL_S = 1.0
 CHECKPOINT_AFTER_S = 180.0
-"""Most training that is learned again after a crash, beside what the job's own checkpoints say. Shorter runs have none
-of these checkpoints, and longer ones one in minutes, which takes seconds of a large model."""
+"""Most training that is learned again after a crash, beside what the job's own checkpoints say, as long as writing one
+takes at most 5 s; else 33 times what it took (`swarm.training.checkpoints`). Shorter runs have none of these."""
 MOST_KEPT = 10
 """Checkpoints that a job keeps at most for the server to write more of them: a job that keeps them all to keep its
 tokens (`research.proposals.arms`) would fill the disk."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,9 @@ from swarm.wire import CheckpointSummary
 
 log = logging.getLogger(__name__)
 
+MOST_COST = 0.03
+"""Share of the time for which checkpoints that are due because time passed may hold training up."""
+
 
 class Checkpoints:
     """The newest `kept` checkpoints below `folder`, and that of step `best`; `known`: to the store, newest first."""
@@ -27,6 +31,13 @@ class Checkpoints:
         self._kept = kept
         self._known = list(known)
         self._best = best
+        self._now = time.monotonic
+        self.saved_at, self.cost_s = self._now(), 0.0
+
+    def is_due(self, after_s: float | None) -> bool:
+        """Return whether one is due because time passed: `after_s` since the last (None: never), and no less than makes
+        the seconds for which that one held training up `MOST_COST` of it."""
+        return after_s is not None and self._now() - self.saved_at >= max(after_s, self.cost_s / MOST_COST)
 
     def load(self, learner: Learner) -> int:
         """Load the newest checkpoint that can be; return its step, 0 where none could and the weights are the first."""
@@ -42,7 +53,7 @@ class Checkpoints:
 
     def save(self, learner: Learner, step: int) -> str:
         """Write the checkpoint of a step; return its name. Raises DiskFull on a full disk, with nothing left."""
-        name = f"step-{step:06d}"
+        name, began = f"step-{step:06d}", self._now()
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             learner.save(self._folder / name)
@@ -51,13 +62,16 @@ class Checkpoints:
                 raise
             self._clear()
             raise DiskFull(f"{error}; make room, then it goes on by itself") from error
+        self.saved_at = self._now()
+        self.cost_s = self.saved_at - began
         return name
 
     def commit(self, step: int, name: str) -> None:
         """The store counts on a checkpoint from now on: forget the oldest beyond those that are kept."""
-        others = [known for known in self._known if known[0] != step]
+        began, others = self._now(), [known for known in self._known if known[0] != step]
         self._known = sorted([(step, name), *others], reverse=True)
         self._rotate()
+        self.cost_s += self._now() - began
 
     def keep_best(self, step: int) -> None:
         """The store counts on the checkpoint of this step as the best: forget the one that was the best before."""

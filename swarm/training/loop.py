@@ -101,7 +101,7 @@ _RUNNING = frozenset({ServerState.BOOTING, ServerState.ROLLING, ServerState.ROLL
 
 class Training:
     """One loaded job being trained, from start to stop. `checkpoints` is a folder for this job's alone; `clock` is that
-    of leases (None: one that stands while the server stands still). A checkpoint is also due `checkpoint_after_s`."""
+    of leases (None: one that stands while the server stands still). `checkpoint_after_s`: see `Checkpoints.is_due`."""
 
     def __init__(
         self,
@@ -147,7 +147,6 @@ class Training:
         self._make_tracker = make_tracker
         self._checkpoint_after_s = checkpoint_after_s
         self._now = time.monotonic
-        self._saved_at = self._now()
         self._tracker = TrackerThread()
         self._made: Backend | None = None
         self._serving: InferenceContext | None = None
@@ -266,7 +265,7 @@ class Training:
             self.store.note(StoredEvent("recovered", time.time(), details))
 
     async def _train(self, backend: Backend) -> None:
-        self._saved_at = self._now()
+        self._checkpoints.saved_at = self._now()
         self.pace.record_step()
         still = self.job.learning_rate == 0
         before = await self._in_thread(backend.weights) if still else None
@@ -384,11 +383,10 @@ class Training:
         watch.lap("update_weights")
         if self._machine.state is ServerState.ROLLING:  # episodes go on, and more of them may begin
             self.rollout.finish_update(backend.engine.version)
-        late = self._checkpoint_after_s is not None and self._now() - self._saved_at >= self._checkpoint_after_s
+        late = self._checkpoints.is_due(self._checkpoint_after_s)
         if due := late or step % job.checkpoint_every == 0 or step == job.steps or job.keeps_best_of(step):
             save = partial(self._checkpoints.save, learner, step)
             name = await self._retry_until_room(f"step {step} waits for room", lambda: self._in_thread(save))
-            self._saved_at = self._now()
             watch.lap("save_checkpoint")
         charted = self.rollout.groups.streams.charted
         measured = await self._in_thread(partial(batch_metrics, self.job, step, groups, charted))

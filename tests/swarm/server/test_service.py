@@ -72,7 +72,7 @@ async def test_a_checkpoint_is_due_after_a_while_whatever_the_job_says(tmp_path:
     wanted, clock = job(steps=5, checkpoint_every=100, checkpoints_kept=5), Clock()
     async with serving(tmp_path, wanted, checkpoint_after_s=60.0) as served:
         training = served.server.training
-        training._now, training._saved_at = clock, clock.now
+        training._checkpoints._now, training._checkpoints.saved_at = clock, clock.now
         for done, seconds in enumerate((59.0, 1.0, 30.0, 30.0), 1):
             clock.now += seconds
             await served.play_step()

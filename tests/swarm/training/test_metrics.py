@@ -15,20 +15,60 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from swarm.backends.fake import FakeBackend
-from swarm.backends.protocols import Batch
+from swarm.backends.fake import FakeBackend, FakeLearner
+from swarm.backends.protocols import Batch, DiskFull
 from swarm.client import AsyncSwarmClient
 from swarm.job import Job, Tracking
 from swarm.rollout.state import GenerationGate
 from swarm.rollout.task_sampler import Group
 from swarm.store.tables import Sample
 from swarm.timelines import Drift, Node
-from swarm.training.checkpoints import Checkpoints
+from swarm.training.checkpoints import MOST_COST, Checkpoints
 from swarm.training.metrics import EngineWork, FlatRewards, Stopwatch, batch_metrics, make_batch
 from swarm.training.trackers import TrackerThread, make_tracker
 from swarm.wire import CheckpointList
 from tests.swarm.server.support import Clock, job, serving
+
+SECONDS = st.floats(0, 1000)
+
+
+class SlowLearner(FakeLearner):
+    """Takes `cost_s` of a clock to save, and finds no room where `full`."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(FakeBackend(job()).engine)
+        self.clock, self.cost_s, self.full = clock, 0.0, False
+
+    def save(self, folder: Path) -> None:
+        self.clock.now += self.cost_s
+        if self.full:
+            raise DiskFull("full")
+
+
+@given(SECONDS, st.lists(st.tuples(SECONDS, SECONDS, st.booleans()), min_size=1, max_size=30))
+def test_checkpoints_by_time_wait_as_asked_and_until_the_last_one_costs_little_and_no_longer(
+    after_s: float, steps: list[tuple[float, float, bool]]
+) -> None:
+    learner = SlowLearner(clock := Clock())
+    checkpoints, cost_s = Checkpoints(Path("nowhere"), 1, []), 0.0
+    checkpoints._now, checkpoints.saved_at, saved_at = clock, clock.now, clock.now
+    for step, (step_s, learner.cost_s, learner.full) in enumerate(steps, 1):
+        clock.now += step_s
+        passed = clock.now - saved_at
+        assert checkpoints.is_due(after_s) == (passed >= after_s and passed >= cost_s / MOST_COST)
+        assert not checkpoints.is_due(None)
+        if checkpoints.is_due(after_s):
+            if learner.full:  # waiting for room is no cost, and takes nothing back
+                with pytest.raises(DiskFull):
+                    checkpoints.save(learner, step)
+                assert checkpoints.is_due(after_s)
+                learner.full = False
+            checkpoints.commit(step, checkpoints.save(learner, step))
+            saved_at, cost_s = clock.now, checkpoints.cost_s
+            assert cost_s == pytest.approx(learner.cost_s)
 
 
 def test_a_checkpoint_the_store_does_not_know_is_not_loaded_and_goes(tmp_path: Path) -> None:
