@@ -11,20 +11,21 @@ stops a training needs a later step, so that both agree.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from research.runs.files import AttemptFolder, AttemptSpec
-from studies.checks.alarms import Alarm, detect_silence, find_abort_alarm, find_alarms
+from studies.checks.alarms import AbortWatch, Alarm, detect_silence, find_abort_alarm, find_alarms
 from studies.checks.conditions import CollectError
 from studies.records.procedure import Watchdog
 from studies.records.runs import AttemptFailed
@@ -75,7 +76,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [record["history"]["item"] for record in records if record["type"] == "history"]
 
 
-def _inspect(path: Path) -> list[str]:
+def _inspect(path: Path) -> Iterator[str]:
     path, package = path.absolute(), find_spec("wandb")
     core = Path(package.origin if package and package.origin else "wandb").with_name("bin") / "wandb-core"
     limit_s = TIMEOUT_S + (path.stat().st_size / READ_PER_S if path.exists() else 0.0)
@@ -99,7 +100,7 @@ def _inspect(path: Path) -> list[str]:
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
         raise _unreadable(f"W&B's reader ended with code {done.returncode} for {path}: {said[0]}")
-    return done.stdout.decode(errors="replace").splitlines()
+    return (line.decode(errors="replace") for line in io.BytesIO(done.stdout))  # of 100,000 steps hundreds of MB
 
 
 def parse(lines: Iterable[str]) -> TrackedRun:
@@ -117,7 +118,7 @@ def parse(lines: Iterable[str]) -> TrackedRun:
                 run.config.update(_without_private(value.get("update", {})))
             elif kind == "history":
                 step, row = int(value["item"]["_step"]), _without_private(value["item"])
-                numbers = {key: float(each) for key, each in row.items() if type(each) in (int, float)}
+                numbers = {sys.intern(key): float(each) for key, each in row.items() if type(each) in (int, float)}
                 finite = {key: number for key, number in numbers.items() if math.isfinite(number)}
                 run.history.setdefault(step, {}).update(finite)
                 strange = [key for key, each in row.items() if each in WRITTEN_NOT_FINITE]
@@ -153,9 +154,9 @@ def history_of(run: TrackedRun, *, whole: bool = True) -> list[dict[str, Any]]:
 
 
 READ_AGAIN_S = 10.0
-"""A log that did not confirm a suspicion is not read again for so long: reading takes W&B's reader seconds."""
+"""A log that does not show a suspicion's step yet is not read again for so long: reading takes W&B's reader seconds."""
 RECALL_S = 120.0
-"""For the tracker to write what it was told: seconds, and a minute beside other runs."""
+"""For the tracker to write more of what it was told: seconds, and a minute beside other runs."""
 LOOK_S = 1.0
 
 
@@ -172,9 +173,8 @@ class TrainingMonitor:
         self._folder, self._spec, self._read, self._now = folder, spec, read, now
         # Of a training without locked limits it is asked that its server answers.
         self._limits = spec.watchdog or Watchdog(heartbeat_s=spec.silence_s)
-        self._history: list[dict[str, Any]] = []
-        self._suspect = False
-        """A rule that stops the training holds in what was heard."""
+        self._heard = AbortWatch(self._limits)
+        self._suspected: int | None = None  # the step up to which a rule that stops it held in what was heard
         self._heard_at = now()
         self._read_at = -READ_AGAIN_S
         self._pending, self._pending_since = (0, 0), now()
@@ -184,21 +184,23 @@ class TrainingMonitor:
         writes a step when it hears of the next one; that a rule held was read in such a log, too."""
         if self._spec.watchdog is None or steps == 0:
             return
-        until, expected = self._now() + RECALL_S, steps - 1
+        most, until, expected = -1, 0.0, steps - 1
         while len(rows := await self._rows()) < expected:
+            if len(rows) > most:
+                most, until = len(rows), self._now() + RECALL_S
             if self._now() > until:
                 said = f"expected {expected} steps of earlier attempts in the tracker's log; found {len(rows)}"
                 raise AttemptFailed("tracking_unreadable", said)
             await asyncio.sleep(LOOK_S)
-        self._history = rows
+        for row in rows:
+            self._heard.add(row)
         self.alarm = self.alarm or find_abort_alarm(find_alarms(rows, self._limits))
 
     def reset_silence(self) -> None:
         self._heard_at = self._now()
 
     def check_silence(self) -> Alarm | None:
-        step = self._history[-1]["step"] if self._history else 0
-        return detect_silence(self._now() - self._heard_at, self._limits, step)
+        return detect_silence(self._now() - self._heard_at, self._limits, self._heard.step)
 
     def evaluation_wait_s(self, status: Status) -> float:
         """Return for how many seconds training has waited for an evaluation of which no episode ended."""
@@ -211,11 +213,13 @@ class TrainingMonitor:
         self.reset_silence()
         if self._spec.watchdog is None or self.alarm is not None or status.step == 0:
             return
-        if not self._history or status.step > self._history[-1]["step"]:
-            self._history.append({"step": status.step, "metrics": dict(status.metrics)})
-            self._suspect = find_abort_alarm(find_alarms(self._history, self._limits)) is not None
-        if self._suspect and self._now() - self._read_at >= READ_AGAIN_S:
-            self.alarm = find_abort_alarm(find_alarms(await self._rows(), self._limits))
+        if status.step > self._heard.step and self._heard.add({"step": status.step, "metrics": status.metrics}):
+            self._suspected = status.step
+        if self._suspected is not None and self._now() - self._read_at >= READ_AGAIN_S:
+            rows = await self._rows()
+            self.alarm = find_abort_alarm(find_alarms(rows, self._limits))
+            if rows and rows[-1]["step"] >= self._suspected:
+                self._suspected = None
             self._heard_at = self._read_at = self._now()
         if self.alarm is not None:
             self.stops.set()

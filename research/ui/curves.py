@@ -248,13 +248,13 @@ def ask_server(folder: Path, after: int) -> tuple[Snapshot, Sequence[StepRecord]
         raise Unreachable("its server does not run")
 
     async def look() -> tuple[Snapshot, Sequence[StepRecord]]:
-        steps, begin = list[StepRecord](), after
+        steps, begin, until = list[StepRecord](), after, time.monotonic() + ANSWER_S / 2
         async with asyncio.timeout(ANSWER_S), AsyncSwarmClient(process.url, str(token)) as client:
             snapshot = await client.snapshot()
             while True:
                 page = await client.history(begin, (), _PAGE)
                 steps += page.steps
-                if page.next is None:
+                if page.next is None or time.monotonic() > until:  # the next look has the rest of a long one
                     return snapshot, steps
                 begin = page.next
 

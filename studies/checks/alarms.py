@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Final, Literal
@@ -49,7 +50,7 @@ DEFAULT_WATCHDOG: Final = Watchdog(
 
 _SILENT_STEPS: Final = 2.0
 """Steps for which a server may be silent: it answers while it learns, if late."""
-_Broken = tuple[list[bool], str] | None
+_Broken = tuple[Iterable[bool], str] | None
 
 
 def max_silence(step_s: float) -> float:
@@ -101,6 +102,25 @@ def find_abort_alarm(found: Iterable[Alarm]) -> Alarm | None:
     return next((alarm for alarm in found if alarm.effect == "abort"), None)
 
 
+class AbortWatch:
+    """Looks for what stops a training at rows as they come; `find_alarms` at each would take the square of time."""
+
+    def __init__(self, limits: Watchdog) -> None:
+        self._patience, self._rules = limits.patience, list[tuple[deque[Row], Iterator[bool]]]()
+        for limit, rule in ((limits.kl, _kl), (limits.grad_norm, _gradient)):
+            rows = deque[Row]()
+            self._rules += [] if limit is None else [(rows, rule(iter(rows.popleft, None), limit)[0])]
+        self._streaks, self.step = [0] * len(self._rules), 0
+
+    def add(self, row: Row) -> bool:
+        """Return whether a rule that stops the training has been broken for as long as it asks, up to this row."""
+        self.step = row["step"]
+        for place, (rows, broken) in enumerate(self._rules):
+            rows.append(row)
+            self._streaks[place] = self._streaks[place] + 1 if next(broken) else 0
+        return any(streak >= self._patience for streak in self._streaks)
+
+
 def _not_finite(history: Sequence[Row]) -> Alarm | None:
     for row in history:
         names = [name for name in row.get("not_finite", ()) if name.startswith(("actor/", "critic/"))]
@@ -112,20 +132,22 @@ def _not_finite(history: Sequence[Row]) -> Alarm | None:
     return None
 
 
-def _kl(history: Sequence[Row], most: float) -> _Broken:
-    broken = [abs(_number(row, "actor/ppo_kl") or 0.0) > most for row in history]
+def _kl(history: Iterable[Row], most: float) -> tuple[Iterator[bool], str]:
+    broken = (abs(_number(row, "actor/ppo_kl") or 0.0) > most for row in history)
     return broken, f"actor/ppo_kl beyond {most:g} nats a token"
 
 
-def _gradient(history: Sequence[Row], factor: float) -> _Broken:
-    broken, before = [], list[float]()  # in order of size: a median of each beginning would be sorted anew
-    for value in (_number(row, "actor/grad_norm") for row in history):
-        half = len(before) // 2
-        usual = (before[half] + before[-1 - half]) / 2 if len(before) >= LEAST_STEPS else math.inf
-        broken.append(value is not None and value > factor * usual)
-        if value is not None:
-            insort(before, value)
-    return broken, f"actor/grad_norm beyond {factor:g} times the median of the steps before"
+def _gradient(history: Iterable[Row], factor: float) -> tuple[Iterator[bool], str]:
+    def broken() -> Iterator[bool]:
+        before = list[float]()  # in order of size: a median of each beginning would be sorted anew
+        for value in (_number(row, "actor/grad_norm") for row in history):
+            half = len(before) // 2
+            usual = (before[half] + before[-1 - half]) / 2 if len(before) >= LEAST_STEPS else math.inf
+            yield value is not None and value > factor * usual
+            if value is not None:
+                insort(before, value)
+
+    return broken(), f"actor/grad_norm beyond {factor:g} times the median of the steps before"
 
 
 def _entropy(history: Sequence[Row], share: float) -> _Broken:

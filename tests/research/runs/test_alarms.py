@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.checks.alarms import DEFAULT_WATCHDOG, NOT_FINITE, find_abort_alarm, find_alarms
+from studies.checks.alarms import DEFAULT_WATCHDOG, NOT_FINITE, AbortWatch, find_abort_alarm, find_alarms
 from studies.records.procedure import Watchdog
 
 HEALTHY: list[dict[str, Any]] = json.loads((Path(__file__).parent / "healthy_history.json").read_text())
@@ -106,3 +106,14 @@ def test_what_was_heard_while_training_is_heard_again_when_it_is_over(history: l
     early = find_abort_alarm(find_alarms(history[:seen], DEFAULT_WATCHDOG))
     late = find_abort_alarm(find_alarms(history, DEFAULT_WATCHDOG))
     assert early is None or early == late
+
+
+@given(histories, st.sampled_from([None, 25.0]), st.sampled_from([None, 1.2]), st.integers(1, 3))
+def test_rows_that_are_looked_at_once_as_they_come_are_found_to_break_the_same(
+    history: list[dict[str, Any]], kl: float | None, grad_norm: float | None, patience: int
+) -> None:
+    limits = DEFAULT_WATCHDOG.model_copy(update={"kl": kl, "grad_norm": grad_norm, "patience": patience})
+    watch = AbortWatch(limits)
+    found = next((row["step"] for row in history if watch.add(row)), None)
+    alarm = find_abort_alarm(find_alarms(history, limits))
+    assert found == (None if alarm is None else alarm.step)

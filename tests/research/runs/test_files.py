@@ -358,6 +358,20 @@ def test_what_the_log_does_not_show_stops_nothing_and_is_looked_up_again_after_a
     assert log.reads == 2
 
 
+def test_a_suspicion_that_the_log_refutes_is_not_looked_up_again_until_there_is_another() -> None:
+    watching, clock = watch(log := Log(*[CALM] * 3))
+    heard(watching, BLOWN, BLOWN, BLOWN, CALM)
+    for step in (5, 6):
+        clock.now += READ_AGAIN_S
+        heard(watching, CALM, first=step)
+    assert (watching.alarm, log.reads) == (None, 1)
+    clock.now += READ_AGAIN_S
+    log.history |= dict.fromkeys(range(4, 10), BLOWN)
+    heard(watching, BLOWN, BLOWN, BLOWN, first=7)
+    assert watching.alarm is not None
+    assert log.reads == 2
+
+
 def test_a_log_that_lacks_earlier_steps_is_waited_for_and_then_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     watching, clock = watch(log := Log(CALM))
 
