@@ -41,6 +41,10 @@ def write_bytes(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o
     return hashlib.sha256(data).hexdigest()
 
 
+def size_of(path: Path) -> int:
+    return sum(each.lstat().st_size for each in (path, *path.rglob("*")) if not each.is_dir())
+
+
 def read_json(path: Path) -> Any | None:
     """Return the JSON value in `path`, or None when there is no such file; raises ValueError for other content."""
     try:

@@ -53,6 +53,11 @@ def parse_budget(text: str) -> float:
     return seconds
 
 
+def format_size(count: int) -> str:
+    large = f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+    return large if count >= 2**20 else f"{count / 2**10:.0f} KiB"
+
+
 def format_seconds(seconds: float) -> str:
     """Return a duration as a person says it, in its two largest units: `45 s`, `6 min`, `1 h 30 min`, `2 d 3 h`."""
     whole = max(0, round(seconds))

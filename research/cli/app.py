@@ -120,6 +120,7 @@ class Studies(LazyGroup):
         **commands("research.cli.reports", "report"),
         **commands("research.cli.findings", "recipe"),
         **commands("research.cli.reports", "verify", "export"),
+        **commands("research.cli.steering", "prune", "remove"),
     }
 
 
@@ -136,7 +137,7 @@ class Ajet(LazyGroup):
             "research.cli.app",
             "study_app",
             "Studies: plan, list, show, watch, approve, deny, pause, stop, resume, amend, veto, report, recipe, "
-            "verify, export.",
+            "verify, export, prune, remove.",
         ),
         **commands("research.cli.findings", "findings"),
         "ui": LazyCommand("research.cli.ui", "app", "Pages: follow, review, sign and steer studies in a browser."),

@@ -26,7 +26,7 @@ from research.errors import BadEnvironment
 from research.installation.base_job import base_job, require_backend
 from research.installation.home import Home
 from research.models.fetch import check_loader
-from research.text import did_you_mean
+from research.text import did_you_mean, format_size
 from sandboxes.spec import escape_control as safe
 from studies import EventLog
 from studies.statistics.proportions import rate_interval
@@ -99,10 +99,6 @@ def _custom_row(each: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _format_splits(splits: Mapping[str, int]) -> str:
     return "/".join(str(splits[split]) for split in SPLITS)
-
-
-def format_size(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
 
 
 def show_lines(

@@ -1,10 +1,12 @@
-"""Watch, resume, pause, stop, approve, amend, veto."""
+"""Watch, resume, pause, stop, approve, amend, veto, prune, remove."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
-from typing import Annotated
+from contextlib import ExitStack, nullcontext
+from typing import Annotated, Any
 
 import typer
 
@@ -13,16 +15,19 @@ from research.cli.app import Json, Name, answer, console, open_installation, ope
 from research.cli.studies import render_ending, render_question
 from research.controller import interventions
 from research.controller.options import Detach, reopen_isolation, reopen_planner
-from research.controller.session import PLANNER_OPTIONS, has_controller, hold_lease
+from research.controller.session import PLANNER_OPTIONS, has_controller, hold_lease, require_files
 from research.errors import BadInput
+from research.files import size_of
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.orchestration.handover import find_worker
+from research.runs.files import Keep, prune_runs
 from research.scheduler.next_step import is_done
 from research.scheduler.required_runs import attempts_running
 from research.shown.listing import read_listing
 from research.shown.study import answer_json, describe_resume, summary
-from research.text import format_seconds, parse_budget, warn
+from research.text import format_seconds, format_size, parse_budget, warn
+from sandboxes import ProcessSandbox
 from studies import Event, EventLog, EventType, LeaseHeld, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 
@@ -277,3 +282,69 @@ def _show_end(home: Home, log: EventLog, study: str, json: bool, *more: str) -> 
         print_json(summary(state, folder))
     else:
         answer(json, None, render_ending(state, folder), *more)
+
+
+def prune(
+    names: Annotated[list[str], typer.Argument(metavar="ID...", help="Study ids or their beginnings.")],
+    keep: Annotated[Keep, typer.Option(help="Checkpoints of each run that stay.")] = "last",
+    tokens: Annotated[bool, typer.Option("--tokens", help="Stores of tokens go too: no export without.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove checkpoints of runs that nobody goes on with: collected, given up, or of a concluded study.
+
+    `last` leaves a run's last weights without the optimiser's state, as is done by itself once a run is collected. No
+    report, proof or verdict needs any of it; exported models are copies.
+
+    Example:
+        ajet study prune larger-group another-study --keep none --tokens --dry-run
+    """
+    home, log = open_installation()
+    told = list[dict[str, Any]]()
+    for study in dict.fromkeys(find_study(log, name) for name in names):
+        require_files(home, log, study)
+        with nullcontext() if dry_run else hold_lease(home, log, study, warn):
+            pruned = prune_runs(home.study(study), fold(log.read(study)), keep, stores=tokens, dry=dry_run)
+        told.append({"study": study, **pruned})
+    line = "{study}  {checkpoints} checkpoints, {stores} stores, {size} " + ("would be freed" if dry_run else "freed")
+    answer(json, {"studies": told, "dry_run": dry_run}, *(line.format(size=format_size(t["bytes"]), **t) for t in told))
+
+
+def remove(
+    names: Annotated[list[str], typer.Argument(metavar="ID...", help="Study ids, whole.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also where another study names it.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove whole studies for good: log, reviews, reports, runs and evidence. Nothing of it can come back.
+
+    Refused (exit code 2) while it is driven or an attempt runs, where another study names it (follows its claim), and
+    without --yes where nobody can be asked. Prices and noise that it measured go; copies at W&B and exports stay.
+
+    Example:
+        ajet study remove larger-group-5d2c another-study-81aa --yes
+    """
+    home, log = open_installation()
+    if unknown := {*names} - {*log.studies()}:
+        raise BadInput(f"expected whole ids of studies; found {min(unknown)!r:.80}; see: ajet study list")
+    sizes = {study: size_of(home.study(study)) for study in names}
+    lines = [f"{study} ({format_size(size)})" for study, size in sizes.items()]
+    if not yes:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise BadInput(f"expected --yes to remove {', '.join(lines)}, as nobody can be asked here")
+        typer.confirm(f"Remove {', '.join(lines)}? It cannot come back.", abort=True, err=True)
+    with ExitStack() as held:
+        for study in sizes:
+            require_files(home, log, study)
+            held.enter_context(hold_lease(home.prepare(), log, study, warn))
+        held.enter_context(home.creation_lock())  # a study that begins may follow one of them
+        for handle in ProcessSandbox(home.sandboxes).list():
+            if (study := handle.labels.get("study", "")) in sizes and handle.poll() is None:
+                raise BadInput(f"expected no attempt that runs; found {handle.name}; end it: ajet study stop {study}")
+        if (others := log.naming(sizes)) and not force:
+            raise BadInput(f"expected no study that names one of them; found {', '.join(others)}; say --force")
+        for study in sizes:  # again where it was killed; what ran when stays known by the sandboxes' records
+            if home.study(study).exists():
+                shutil.rmtree(home.study(study))
+            log.remove(study)
+    answer(json, {"removed": sizes}, *(f"removed  {line}" for line in lines))

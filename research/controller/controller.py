@@ -32,6 +32,7 @@ from research.installation.machine import MachineSlots
 from research.installation.tiny_model import Note, prepare_model
 from research.isolation.mode import UNISOLATED, Isolation
 from research.planners.context import Planner
+from research.runs.files import prune_runs
 from research.runs.launcher import SERVERS, AttemptLauncher
 from research.runs.wandb_log import ReadTracking
 from research.scheduler import steps
@@ -309,6 +310,8 @@ class StudyController:
                     self._mirror.settle()
                 if self._record_copies():  # the next state is reported on
                     return
+                with suppress(OSError):  # a controller that was killed may have left some
+                    prune_runs(self._folder, state)
                 report = self._build_report(state, self._folder)
                 for line in report.backups:
                     self._note(line)

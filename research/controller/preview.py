@@ -117,7 +117,7 @@ class PriceTable(BaseModel):
             return cls.model_validate_json(Path(named or path).read_bytes()) if named or path.exists() else cls()
         except (OSError, ValueError) as error:
             told = " ".join(str(error).split())[:200]
-            raise BadInput(f"expected prices as docs/operations.md says in {named or path}; found {told}") from error
+            raise BadInput(f"expected prices as docs/machines.md says in {named or path}; found {told}") from error
 
 
 @dataclass(frozen=True, slots=True)

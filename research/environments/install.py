@@ -43,7 +43,7 @@ from research.environments.catalog import (
     requirements_of,
 )
 from research.errors import BadEnvironment
-from research.files import write_bytes, write_json
+from research.files import size_of, write_bytes, write_json
 from research.installation.home import Home, home_error
 from research.installation.tiny_model import Note
 from research.text import did_you_mean
@@ -446,7 +446,7 @@ def remove(name: str, home: Home, log: EventLog) -> int:
                 f"expected no study that still needs {name}; found {', '.join(using)}, not concluded; let "
                 f"{'it' if len(using) == 1 else 'them'} conclude first (ajet study resume STUDY)"
             )
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        size = size_of(folder)
         remove_folder(folder, home)
     return size
 

@@ -244,7 +244,7 @@ class Attempt:
             limit = self._spec.time_limit_s or BIND_TIMEOUT_S
             await self._open_training(client, limit)
             return
-        status = await self._open_training(client, REPLAYS_S)
+        status = await self._open_training(client, max(REPLAYS_S, self._spec.time_limit_s or 0.0))
         self._resumed_at = status.step
         if self._spec.evaluate_after:
             if (file_hash(kept) or "") != self._spec.during_sha256:

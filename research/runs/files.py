@@ -7,6 +7,7 @@
     given/ROLE/              where a process of the role works; gone once it has ended
     exchange/                sockets through which containers speak, one folder each
     server/                  the swarm server's folder; gone once a later attempt has taken it over
+    pruned.json              what was removed last of server/ once its run was over, and its bytes
     wandb/, logs/            the W&B log; output of server, client and evaluator
 
 An attempt that goes on from step n keeps evaluations of versions before n only: later weights are now reached by other
@@ -16,15 +17,19 @@ episodes, so version n and later ones are played again.
 from __future__ import annotations
 
 import re
+import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from research.files import read_json, write_json
+from research.files import read_json, size_of, write_json
+from research.installation.home import attempt_in
 from research.isolation.mode import PROCESS, Sandboxing
 from research.text import MOST_SECONDS
+from studies import StudyState
 from studies.metrics import other_environment
 from studies.records.base import Record
 from studies.records.design import RunSpec
@@ -333,3 +338,32 @@ def missing_versions(spec: AttemptSpec, evaluations: Iterable[Evaluation], step:
 def find_kept_file(folder: AttemptFolder) -> Path | None:
     """Return the file that holds what a later attempt keeps of this one, made or given; None where there is none."""
     return next((path for path in (folder.evaluation("during"), folder.kept) if path.is_file()), None)
+
+
+Keep = Literal["none", "last", "all"]
+"""Which checkpoints of a run stay: `last` is that of its last step, without what only training on would read."""
+
+
+def prune_runs(
+    study: Path, state: StudyState, keep: Keep = "last", *, stores: bool = False, dry: bool = False
+) -> Counter[str]:
+    """Remove checkpoints, and `stores` of tokens, of the runs of a study's folder that nobody can go on with, unless
+    `dry`; return how many, and bytes. Of attempts before the last training all go. Idempotent. Raises OSError."""
+    pruned, concluded = Counter(checkpoints=0, stores=0, bytes=0), state.concluded_reason is not None
+    for run in (run for run in state.every_run.values() if run.active is None):
+        attempts, still = reversed(run.attempts if concluded or run.status in ("collected", "invalid") else ()), keep
+        for folder in (AttemptFolder(attempt_in(study, run.run_id, attempt.number)) for attempt in attempts):
+            saved = list(folder.server.glob("checkpoints/*/*step-*"))
+            whole = [path for path in saved if still == "last" and re.fullmatch(r"step-\d+", path.name)]
+            last = max(whole, key=lambda path: int(path.name[5:]), default=None)
+            old = [path for path in saved if keep != "all" and path != last]
+            tokens = list(folder.server.glob("store.sqlite3*")) if stores else []
+            gone = [*old, *tokens, *(last.rglob("optimizer.safetensors") if last else ())]
+            told = {"checkpoints": len(old), "stores": int(bool(tokens)), "bytes": sum(map(size_of, gone))}
+            pruned.update(told)
+            still = "none" if saved else still
+            for path in () if dry else gone:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if gone and not dry:
+                write_json(folder.path / "pruned.json", told, durable=False)
+    return pruned

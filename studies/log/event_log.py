@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -165,6 +165,18 @@ class EventLog:
     def heads(self) -> dict[str, str]:
         """Return the hash of each study's last event as it is stored, unverified, by the study's name, newest first."""
         return {str(row["study"]): str(row["head"]) for row in self._rows(_HEADS)}
+
+    def naming(self, studies: Collection[str]) -> list[str]:
+        """Return which others name one of these studies in an event: they follow it, or use what it measured."""
+        named = sa.or_(*(_TABLE.c.payload.contains(study) for study in studies))
+        return sorted({row["study"] for row in self._rows(sa.select(_TABLE.c.study).where(named))} - {*studies})
+
+    def remove(self, study: str) -> None:
+        """Delete all rows of a study for good, those of `studies.log.reviews` and `studies.log.locks` too."""
+        with self.transaction("write") as connection:
+            connection.execute(sa.delete(_TABLE).where(_TABLE.c.study == study))
+            for name in {"reviews", "slots", "leases"} & {*sa.inspect(connection).get_table_names()}:
+                connection.execute(sa.delete(sa.table(name)).where(sa.column("study") == study))
 
     @contextmanager
     def transaction(self, action: str) -> Iterator[sa.Connection]:

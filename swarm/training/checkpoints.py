@@ -31,8 +31,7 @@ class Checkpoints:
         self._kept = kept
         self._known = list(known)
         self._best = best
-        self._now = time.monotonic
-        self.saved_at, self.cost_s = self._now(), 0.0
+        self._now, self.saved_at, self.cost_s = time.monotonic, time.monotonic(), 0.0
 
     def is_due(self, after_s: float | None) -> bool:
         """Return whether one is due because time passed: `after_s` since the last (None: never), and no less than makes

@@ -100,13 +100,14 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read(folder: Path) -> Checkpoint:
-    """Return what `write` wrote; raise BackendError that names the file which is missing or damaged."""
-    facts, files = _read_manifest(folder)
+def read(folder: Path, only: str = "") -> Checkpoint:
+    """Return what `write` wrote, or `only` the set of this name, whatever became of others; raise BackendError that
+    names the file which is missing or damaged."""
+    facts, files = _read_manifest(folder, only)
     return Checkpoint({name: load_file(path) for name, path in files.items()}, facts)
 
 
-def _read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Path]]:
+def _read_manifest(folder: Path, only: str = "") -> tuple[dict[str, Any], dict[str, Path]]:
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text())
@@ -121,6 +122,7 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     facts, hashes = manifest.get("facts"), manifest.get("files")
     if not isinstance(hashes, dict) or not isinstance(facts, dict):
         raise BackendError(f"{path}: expected a manifest with files and facts: choose an older checkpoint")
+    hashes = {name: expected for name, expected in hashes.items() if only in ("", Path(name).stem)}
     for name, expected in hashes.items():
         if not (folder / name).is_file():
             raise BackendError(f"the checkpoint {folder} lacks {name}: choose an older checkpoint")
@@ -178,7 +180,7 @@ def _rank_folder(folder: Path, rank: int) -> Path:
 
 def _read_whole(folder: Path, writers: int, name: str) -> Iterator[tuple[str, Tensor]]:
     with ExitStack() as opened:
-        paths = [_read_manifest(_rank_folder(folder, rank))[1][name] for rank in range(writers)]
+        paths = [_read_manifest(_rank_folder(folder, rank), name)[1][name] for rank in range(writers)]
         parts = [opened.enter_context(safe_open(path, "pt")) for path in paths]
         for key in parts[0].keys():  # noqa: SIM118 - a handle of safetensors, no mapping
             yield key, join_shards([part.get_tensor(key) for part in parts])

@@ -110,7 +110,7 @@ def write_model(
     if job.backend == "verl":  # whose names are peft's
         learned = {name.removeprefix(_AROUND_PEFT): weight for name, weight in checkpoint.read_model(source).items()}
     else:
-        learned = dict(checkpoint.read(source).sets["model"])
+        learned = dict(checkpoint.read(source, checkpoint.MODEL).sets[checkpoint.MODEL])
     if job.lora_rank:
         add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
     trained = trainable_parameters(model)

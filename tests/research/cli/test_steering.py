@@ -1,4 +1,5 @@
-"""`ajet study approve`, `deny`, `pause`, `resume`, `amend`, `note` and `veto`: said back, or one line of why not."""
+"""`ajet study approve`, `deny`, `pause`, `resume`, `amend`, `note`, `veto`, `prune` and `remove`: said back, or one
+line of why not."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ import pytest
 from research.cli import research as command
 from research.cli import steering
 from research.installation.home import Home
-from studies import EventLog, EventType
+from sandboxes import ProcessSandbox, SandboxSpec
+from studies import EventLog, EventType, StudiesError
 from studies.log.locks import ControllerLeases, Holder
+from studies.log.reviews import ReviewLog
 from studies.log.study import BUDGET_RULE
 from tests.golden import assert_golden
 from tests.research.cli.conftest import Ajet
@@ -206,3 +209,71 @@ def test_a_judged_study_takes_no_veto_and_a_concluded_one_only_notes(ajet: Ajet,
         ajet("study", *change, "--reason", "x").refused("is concluded")
     assert ajet("study", "amend", STUDY, "--note", "machine\x1b was moved").code == 0
     assert locked.state().amendments[0].amendment.reason == "machine was moved"
+
+
+def save_checkpoints(study: str, run_id: str) -> Path:
+    server = Home.locate().attempt(study, run_id, 1) / "server"
+    for step in (1, 2):
+        checkpoint = server / f"checkpoints/0123/step-{step:06d}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "model.safetensors").write_bytes(bytes(3 << 20))
+    (server / "store.sqlite3").write_bytes(bytes(1 << 20))
+    return server
+
+
+def test_a_study_is_pruned_of_what_no_run_of_it_goes_on_with(ajet: Ajet, locked: Synthetic) -> None:
+    over, going, ended, *_ = locked.plan()
+    locked.run(over)
+    locked.launch(going)
+    locked.launch(ended)
+    locked.end(ended, status="lost", code="lost")  # it may be tried again, and go on
+    folders = {spec.run_id: save_checkpoints(STUDY, spec.run_id) for spec in (over, going, ended)}
+    told = ajet("study", "prune", "s-syn", "--dry-run", "--json").data
+    assert told["studies"] == [{"study": STUDY, "checkpoints": 1, "stores": 0, "bytes": 3 << 20}]
+    assert ajet("study", "prune", STUDY).out == f"{STUDY}  1 checkpoints, 0 stores, 3.0 MiB freed\n"
+    ajet("study", "prune", STUDY, "--keep", "none", "--tokens")
+    left = {name: len([path for path in folder.rglob("*") if path.is_file()]) for name, folder in folders.items()}
+    assert left == {over.run_id: 0, going.run_id: 3, ended.run_id: 3}
+
+
+def test_a_study_is_removed_for_good_with_all_its_rows(ajet: Ajet, locked: Synthetic) -> None:
+    other = make_study(study="other", log=locked.log)
+    other.create()
+    ReviewLog(locked.log, STUDY).append(locked.state(), "comment", by="ada", about="study", text="Why?")
+    folder = Home.locate().study(STUDY)
+    ajet("study", "remove", "s-syn", "--yes").refused("whole id", "s-syn")
+    ajet("study", "remove", STUDY).refused("--yes", STUDY)
+    assert (folder.is_dir(), locked.state().id) == (True, STUDY)
+    assert ajet("study", "remove", STUDY, "--yes").out.startswith(f"removed  {STUDY} (")
+    assert (folder.exists(), locked.log.studies()) == (False, ["other"])
+    with locked.log.transaction("read") as connection:
+        for table in ("reviews", "leases"):
+            assert connection.exec_driver_sql(f"select study from {table}").all() == []
+    with pytest.raises(StudiesError):
+        locked.state()
+
+
+def test_a_study_that_is_driven_stays_as_it_is(ajet: Ajet, driven: Synthetic) -> None:
+    for arguments in (("remove", "--yes", "--force"), ("prune",)):
+        ajet("study", *arguments, STUDY).refused("no other controller", STUDY)
+    assert driven.state().id == STUDY
+
+
+@pytest.mark.parametrize("way", ["--force", "other"])
+def test_a_study_that_another_one_follows_goes_with_it_or_by_force(ajet: Ajet, locked: Synthetic, way: str) -> None:
+    other = make_study(study="other", log=locked.log)
+    other.create(settings={**locked.state().settings, "follows": f"{STUDY}/1/h1"})
+    ajet("study", "remove", STUDY, "--yes").refused("other", "--force")
+    assert ajet("study", "remove", STUDY, "--yes", way).code == 0
+    assert locked.log.studies() == ["other"] * (way == "--force")
+
+
+def test_a_study_of_which_an_attempt_runs_stays(ajet: Ajet, locked: Synthetic) -> None:
+    home = Home.locate()
+    spec = SandboxSpec("a1", ("sleep", "60"), home.path, labels={"study": STUDY}, trusted=True)
+    handle = ProcessSandbox(home.sandboxes).run(spec)
+    try:
+        ajet("study", "remove", STUDY, "--yes", "--force").refused("a1", f"ajet study stop {STUDY}")
+    finally:
+        handle.stop()
+    assert ajet("study", "remove", STUDY, "--yes").code == 0

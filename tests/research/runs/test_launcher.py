@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from research.files import read_json
 from research.isolation.mode import Isolation, Sandboxing
-from research.runs.files import LEAST_SILENCE_S, AttemptFolder, AttemptProgress, AttemptSpec
+from research.runs.files import LEAST_SILENCE_S, AttemptFolder, AttemptProgress, AttemptSpec, prune_runs
 from research.runs.launcher import LEAST_TIME_LIMIT_S, READ_AGAIN_S, TIME_LIMIT_FACTOR
 from research.runs.wandb_log import TrackedRun
 from research.runs.workers import play_arguments
@@ -175,6 +176,58 @@ def test_the_server_of_a_lost_attempt_is_taken_over_whenever_its_controller_is_k
     begins = [payload.get("begins", {}) for payload in payloads(bench, EventType.ATTEMPT_LAUNCHED)]
     assert [begin.get("resumes") for begin in begins].count(1) == len(state.runs)
     assert all(len(begin["initial_sha256"]) == 64 and begin["why"] for begin in begins if begin)
+
+
+def save_checkpoints(folder: AttemptFolder, *steps: int) -> None:
+    for step in steps:
+        checkpoint = folder.server / f"checkpoints/0123456789ab/step-{step:06d}"
+        checkpoint.mkdir(parents=True)
+        for name in ("manifest.json", "model.safetensors", "optimizer.safetensors"):
+            (checkpoint / name).write_text(name)
+    (folder.server / "store.sqlite3").write_text("tokens")
+
+
+def left_in(folder: AttemptFolder) -> set[str]:
+    return {str(path.relative_to(folder.server)) for path in folder.server.rglob("*") if path.is_file()}
+
+
+LAST = {f"checkpoints/0123456789ab/step-1000000/{name}" for name in ("manifest.json", "model.safetensors")}
+
+
+def test_of_a_collected_run_the_last_weights_and_the_tokens_stay_whenever_its_controller_is_killed(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+
+    def script(order: AttemptSpec) -> str:
+        save_checkpoints(folder_of(bench, order, order.attempt), 3, 999_999, 1_000_000)
+        return "ok" if order.attempt == 2 else "garbled"
+
+    bench.sandbox.script = script
+    state, _ = bench.drive_by_single_events(written=True)
+    for run in state.runs.values():
+        assert [attempt.status for attempt in run.attempts] == ["failed", "finished"]
+        assert [left_in(folder_of(bench, run, number)) for number in (1, 2)] == [
+            {"store.sqlite3"}, LAST | {"store.sqlite3"}
+        ]  # fmt: skip
+
+
+def test_of_a_run_goes_what_is_asked_and_nothing_the_second_time(bench: Bench) -> None:
+    state = bench.drive(bench.loop()).state
+    (run, *_) = state.runs.values()
+    prune, folder = partial(prune_runs, bench.home.study(STUDY), state), folder_of(bench, run)
+    save_checkpoints(folder, 1, 2)
+    kept, size = left_in(folder), len("manifest.jsonmodel.safetensorsoptimizer.safetensors")
+    nothing = {"checkpoints": 0, "stores": 0, "bytes": 0}
+    assert prune("all") == nothing
+    told = prune(dry=True)
+    assert told == {"checkpoints": 1, "stores": 0, "bytes": size + len("optimizer.safetensors")}
+    assert left_in(folder) == kept
+    (folder.server / "checkpoints/0123456789ab/.step-000003.partial").mkdir()  # of a server that was killed
+    assert prune() == {**told, "checkpoints": 2}
+    assert prune() == nothing
+    assert prune("none", stores=True)["stores"] == 1
+    assert left_in(folder) == set()
 
 
 @pytest.mark.parametrize(("how", "left", "worked"), [

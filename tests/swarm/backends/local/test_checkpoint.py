@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from research.runs.files import prune_runs
+from studies import AttemptState, RunState, StudyState
 from swarm.backends.local import checkpoint, model_check
 from swarm.backends.local.checkpoint import Checkpoint, read, write
 from swarm.backends.local.model_check import main
@@ -22,6 +24,7 @@ from swarm.backends.protocols import DiskFull
 from swarm.job import Job, PathModel
 from swarm.models import ModelCheck, conditions
 from swarm.rendering.messages import BackendError
+from tests.research.factories import make_order
 from tests.swarm.backends.local.models import TEMPLATE, save_folder
 
 
@@ -158,6 +161,8 @@ def test_a_manifest_that_makes_no_sense_is_refused(tmp_path: Path, text: str) ->
 WEIGHTS = {"a.weight": torch.arange(21.0).reshape(7, 3), "b.bias": torch.arange(2.0)}
 MOMENTS = {f"{name}/exp_avg": value / 3 for name, value in WEIGHTS.items()} | {"a.weight/step": torch.tensor(4.0)}
 SETS = {checkpoint.MODEL: WEIGHTS, checkpoint.OPTIMIZER: MOMENTS}
+ATTEMPTS = (AttemptState(1, "r1-a1", "", status="finished"),)
+COLLECTED = StudyState(runs={"r1": RunState("r1", make_order().spec, ATTEMPTS, collected={})})
 
 
 def part(rank: int, world: int) -> dict[str, dict[str, Tensor]]:
@@ -198,6 +203,21 @@ def test_any_number_of_ranks_reads_what_any_number_wrote(tmp_path: Path, writers
         assert same(checkpoint.read_rank(folder, rank, readers), part(rank, readers))
     assert same({checkpoint.MODEL: checkpoint.read_model(folder)}, {checkpoint.MODEL: WEIGHTS})
     assert checkpoint.read_driver(folder).facts["version"] == 5
+    (checkpoints := tmp_path / "attempts/r1-a1/server/checkpoints/0123").mkdir(parents=True)
+    folder = folder.rename(checkpoints / "step-000001")
+    prune_runs(tmp_path, COLLECTED)
+    assert same({checkpoint.MODEL: checkpoint.read_model(folder)}, {checkpoint.MODEL: WEIGHTS})
+    with pytest.raises(BackendError, match="lacks optimizer"):
+        checkpoint.read_rank(folder, 0, writers)
+
+
+def test_the_weights_of_a_collected_run_can_be_read_without_its_optimiser(tmp_path: Path) -> None:
+    folder = tmp_path / "attempts/r1-a1/server/checkpoints/0123/step-000001"
+    write(folder, Checkpoint(SETS, {"version": 1}))
+    prune_runs(tmp_path, COLLECTED)
+    assert same(read(folder, checkpoint.MODEL).sets, {checkpoint.MODEL: WEIGHTS})
+    with pytest.raises(BackendError, match="lacks optimizer"):
+        read(folder)
 
 
 def test_a_rank_that_is_missing_or_another_checkpoints_is_named(tmp_path: Path) -> None:
