@@ -23,7 +23,7 @@ from research.controller.mirror import WandbMirror
 from research.controller.planning import DrawSecret, Planning
 from research.design.known_findings import load_findings
 from research.design.noise_bank import NoiseBank
-from research.design.pricing import Pricing, local_pricing
+from research.design.pricing import Pricing, local_pricing, place_of
 from research.errors import ModelFailed
 from research.files import is_full
 from research.installation.base_job import base_job_of
@@ -122,7 +122,8 @@ class StudyController:
         settings = self.state().settings
 
         def prices() -> Pricing:
-            return pricing or local_pricing(home, log, int(settings["parallel"]), isolation.sandboxing.kind, study)
+            place = place_of(isolation.sandboxing.kind, settings.get(SERVERS))
+            return pricing or local_pricing(home, log, int(settings["parallel"]), place, study)
 
         self._planning = planning or Planning(
             home, log, self._record, planner, prices, base or base_job_of(settings), draw_secret, noise_bank,

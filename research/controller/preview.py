@@ -27,7 +27,7 @@ from research.design.compiler import LEAST_POWER, DesignCompiler
 from research.design.known_findings import load_findings
 from research.design.noise_bank import NoiseBank, model_key
 from research.design.power import MOST_SEEDS, PowerAnalysis
-from research.design.pricing import Pricing, Stage, describe_basis, local_pricing
+from research.design.pricing import Pricing, Stage, describe_basis, local_pricing, place_of
 from research.design.sample_size import EvaluationOption, Unaffordable
 from research.environments.catalog import records_of
 from research.errors import BadInput, DesignRefused, Unmeasurable
@@ -215,8 +215,8 @@ def price_next_round(home: Home, log: EventLog, state: StudyState, claim: str) -
     """Return what the next round would cost if it tested a claim again, as planners are told; raise DesignRefused."""
 
     def prices() -> Pricing:
-        kind = read_sandboxing(state.settings).kind
-        return local_pricing(home, log, int(state.settings["parallel"]), kind, state.id)
+        place = place_of(read_sandboxing(state.settings).kind, state.settings.get("servers"))
+        return local_pricing(home, log, int(state.settings["parallel"]), place, state.id)
 
     planning = Planning(
         home, log, StudyLog(log, state.id), RulesPlanner(), prices, jobs.base_job_of(state.settings),

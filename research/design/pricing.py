@@ -316,8 +316,13 @@ def describe_basis(pricing: Pricing, jobs: Sequence[Job]) -> str:
     return "; ".join(filter(None, (pricing.basis, *unknown)))
 
 
+def place_of(sandbox: str, servers: object) -> str:
+    """Return where runs take their time: another machine's, where they train on swarm servers elsewhere."""
+    return f"{sandbox} elsewhere" if servers else sandbox
+
+
 def price_key(job: Job, sandbox: str = PROCESSES) -> str:
-    """Return the key under which observed seconds of a job are kept: its digest at seed 0, and the kind of sandbox."""
+    """Return the key under which observed seconds of a job are kept: its digest at seed 0, and the place."""
     digest = without_model_path(job).model_copy(update={"seed": 0}).digest()
     return digest if sandbox == PROCESSES else f"{sandbox}:{digest}"
 
@@ -364,7 +369,7 @@ def median_seconds(log: EventLog, exclude: str = "") -> dict[str, ObservedRun]:
                 continue
             for attempt in run.attempts:
                 if _is_whole(attempt):
-                    key = price_key(job, str(attempt.sandbox.get("kind", PROCESSES)))
+                    key = price_key(job, place_of(str(attempt.sandbox.get("kind", PROCESSES)), attempt.server))
                     once = bool(attempt.initial_of) or is_untrained_run(run.spec)
                     episodes = run.spec.metric.episodes * (1 if once else 2)
                     if played.setdefault(key, episodes) == episodes:
