@@ -63,10 +63,7 @@ def test_a_study_over_two_servers_survives_each_and_its_controller_and_verifies_
         on = ("--server", f"{one.url},{two.url}", "--no-prefect")
         controller = start(environment, "research", TOPIC, "--max-runs", "7", *LARGE, *on)
 
-        def training(state: object) -> bool:
-            return any(run.active is not None and run.spec.phase != "noise" for run in state.runs.values())  # type: ignore[attr-defined]
-
-        wait_until(controller, environment, training)
+        wait_until(controller, environment, lambda state: any(run.active for run in state.every_run.values()))
         os.kill(one.pid, signal.SIGKILL)
         one = trainers[0].start()
         theirs.stop()
