@@ -12,14 +12,14 @@ Standard library only, any Python from 3.9 on; nothing is ever printed, for the 
 
 from __future__ import annotations
 
+import asyncio
 import errno
-import selectors
 import socket
 import struct
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 
 BUFFER_BYTES = 1 << 16
 MOST_CONNECTIONS = 400
@@ -33,203 +33,91 @@ _NOT_NOW = frozenset({errno.EAGAIN, errno.ENOENT, errno.ECONNREFUSED})
 """A queue that is full, a socket that is absent, one that nobody serves."""
 
 
-class _SinkClosed(Exception):
-    """What takes the bytes of a flow is closed."""
-
-
-class _Flow:
-    """One direction of a connection: what `source` sends goes to `sink`."""
-
-    __slots__ = ("back", "ended", "from_agent", "held", "sink", "sink_gone", "source")
-
-    back: _Flow
-
-    def __init__(self, source: socket.socket, sink: socket.socket, from_agent: bool) -> None:
-        self.from_agent = from_agent
-        self.source = source
-        self.sink = sink
-        self.held = b""
-        self.ended = False
-        self.sink_gone = False
-
-    def read(self, buffer: memoryview) -> None:
-        """Pass on what has arrived, and hold what the sink does not take. Raises OSError when the source is gone."""
+async def _serve(listener: socket.socket, path: str, open_: set[asyncio.Task[None]]) -> None:
+    """Take connections for the socket at `path`, as long as less than MOST_CONNECTIONS are `open_` in all."""
+    loop = asyncio.get_running_loop()
+    while True:
+        while len(open_) >= MOST_CONNECTIONS:
+            await asyncio.wait(open_, return_when=asyncio.FIRST_COMPLETED)
         try:
-            size = self.source.recv_into(buffer)
-        except BlockingIOError:
-            return
-        if size == 0:
-            self.end()
-        if self.ended or self.sink_gone:
-            return
-        sent = self._send(buffer[:size])
-        if sent < size:
-            self.held = bytes(buffer[sent:size])
-
-    def end(self) -> None:
-        self.ended = True
-        if not self.sink_gone:
-            try:
-                self.sink.shutdown(socket.SHUT_WR)
-            except OSError as error:
-                self.sink_gone = True
-                raise _SinkClosed from error
-
-    def flush(self) -> None:
-        self.held = self.held[self._send(memoryview(self.held)) :]
-
-    @property
-    def wanted(self) -> int:
-        """The events of `source` that matter now: what it sends, and room for what is held for it."""
-        reads = 0 if self.ended or self.held else selectors.EVENT_READ
-        return reads | (selectors.EVENT_WRITE if self.back.held else 0)
-
-    def _send(self, data: memoryview) -> int:
-        try:
-            return self.sink.send(data)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            self.sink_gone = True
-            raise _SinkClosed from error
+            agent, _ = await loop.sock_accept(listener)
+        except OSError:  # it went away by itself, or no descriptor is free
+            await asyncio.sleep(RETRY_S)
+            continue
+        passing = loop.create_task(_lead(agent, path))
+        open_.add(passing)
+        passing.add_done_callback(open_.discard)
 
 
-class _Relay:
-    """The loop over all connections; only its own thread touches it once that has started."""
-
-    def __init__(self, listeners: Mapping[socket.socket, str]) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._listeners = listeners
-        self._buffer = memoryview(bytearray(BUFFER_BYTES))
-        self._waiting: deque[tuple[socket.socket, str, float]] = deque()
-        """Agents' connections whose Unix sockets did not take one yet, with the paths and the ends of patience."""
-        self._retry_at = 0.0
-        self._open = 0
-        self._accepting = False
-
-    def run(self) -> None:
-        while True:
-            if not self._accepting and self._open < MOST_CONNECTIONS:
-                self._accepting = True
-                for listener in self._listeners:
-                    self._selector.register(listener, selectors.EVENT_READ, listener)
-            for key, events in self._selector.select(RETRY_S if self._waiting or not self._accepting else None):
-                if isinstance(key.data, _Flow):
-                    self._work(key.data, events)
-                else:
-                    self._accept(key.data)
-            if self._waiting and time.monotonic() >= self._retry_at:
-                for _ in range(len(self._waiting)):
-                    self._settle(*self._waiting.popleft())
-                self._retry_at = time.monotonic() + RETRY_S
-
-    def _pause(self) -> None:
-        if self._accepting:
-            for listener in self._listeners:
-                self._selector.unregister(listener)
-            self._accepting = False
-
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            agent, _ = listener.accept()
-        except (BlockingIOError, ConnectionError):
-            return
-        except OSError:  # no descriptor is free
-            self._pause()
-            time.sleep(RETRY_S)
-            return
-        self._open += 1
-        if self._open >= MOST_CONNECTIONS:
-            self._pause()
-        agent.setblocking(False)
+async def _lead(agent: socket.socket, path: str) -> None:
+    """Lead an agent's connection to the socket at `path` until both have ended or the agent is gone."""
+    with agent, suppress(OSError):
         agent.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._settle(agent, self._listeners[listener], time.monotonic() + PATIENCE_S)
-
-    def _settle(self, agent: socket.socket, path: str, deadline: float) -> None:
         try:
-            gateway = _connect(path)
-        except OSError as error:
-            if error.errno in _NOT_NOW and time.monotonic() < deadline:
-                self._waiting.append((agent, path, deadline))
-            else:
-                agent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                agent.close()
-                self._open -= 1
-            return
-        up, down = _Flow(agent, gateway, True), _Flow(gateway, agent, False)
-        up.back, down.back = down, up
-        self._watch(up)
-
-    def _work(self, flow: _Flow, events: int) -> None:
-        if flow.source.fileno() < 0:  # closed by an event of the same round
-            return
-        flushed = bool(events & selectors.EVENT_WRITE and flow.back.held)
-        try:
-            if flushed:
-                flow.back.flush()
-            if events & selectors.EVENT_READ and not flow.ended and not flow.held:
-                flow.read(self._buffer)
-        except _SinkClosed:  # what is for a side that is gone is dropped; a gateway may have answered before
-            from_agent = flow if flow.from_agent else flow.back
-            if from_agent.back.sink_gone or (flow.ended and flow.back.ended):
-                self._close(flow)
-            else:
-                from_agent.held = b""
-                self._watch(flow)
+            gateway = await _connect(path)
         except OSError:
-            self._on_source_closed(flow)
-        else:
-            if flow.ended and flow.back.ended:
-                self._close(flow)
-            elif flow.ended or flow.held or flushed:
-                self._watch(flow)
+            agent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            raise
+        with gateway:
+            ways = [asyncio.ensure_future(_pass_up(agent, gateway)), asyncio.ensure_future(_pass_down(gateway, agent))]
+            try:
+                await asyncio.gather(*ways)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.wait(ways)  # the loop has let go of both sockets before they are closed
 
-    def _on_source_closed(self, flow: _Flow) -> None:
-        """End what comes from a side that is gone. A gateway that did not read all it was sent is one, and no more."""
-        if flow.from_agent or flow.back.ended:
-            self._close(flow)
-            return
+
+async def _connect(path: str) -> socket.socket:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        gateway = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            flow.end()
-        except _SinkClosed:
-            self._close(flow)
-        else:
-            self._watch(flow)
-
-    def _watch(self, flow: _Flow) -> None:
-        for each in (flow, flow.back):
-            side, wanted = each.source, each.wanted
-            known = self._selector.get_map().get(side)
-            if known is None and wanted:
-                self._selector.register(side, wanted, each)
-            elif known is not None and not wanted:
-                self._selector.unregister(side)
-            elif known is not None and known.events != wanted:
-                self._selector.modify(side, wanted, each)
-
-    def _close(self, flow: _Flow) -> None:
-        for side in (flow.source, flow.sink):
-            if side in self._selector.get_map():
-                self._selector.unregister(side)
-            side.close()
-        self._open -= 1
+            gateway.setblocking(False)
+            gateway.connect(path)
+            return gateway
+        except OSError as error:
+            gateway.close()
+            if error.errno not in _NOT_NOW or time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(RETRY_S)
 
 
-def _connect(path: str) -> socket.socket:
-    gateway = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        gateway.setblocking(False)
-        gateway.connect(path)
-    except OSError:
-        gateway.close()
-        raise
-    return gateway
+async def _pass_up(agent: socket.socket, gateway: socket.socket) -> None:
+    """Pass on what an agent sends. What is for a gateway that is gone is dropped: it may have answered before."""
+    loop, there = asyncio.get_running_loop(), True
+    while data := await loop.sock_recv(agent, BUFFER_BYTES):
+        try:
+            if there:
+                await loop.sock_sendall(gateway, data)
+        except OSError:
+            there = False
+    with suppress(OSError):
+        gateway.shutdown(socket.SHUT_WR)
+
+
+async def _pass_down(gateway: socket.socket, agent: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        data = b""
+        with suppress(OSError):  # a gateway that did not read all it was sent ends so
+            data = await loop.sock_recv(gateway, BUFFER_BYTES)
+        if not data:
+            break
+        await loop.sock_sendall(agent, data)
+    agent.shutdown(socket.SHUT_WR)
 
 
 def serve(ports: Mapping[int, str]) -> None:
     """Lead each port of 127.0.0.1 to its Unix socket from now on; returns once all of them listen."""
-    listeners = {socket.create_server(("127.0.0.1", port), backlog=QUEUE): path for port, path in ports.items()}
-    for listener in listeners:
+    listeners = [(socket.create_server(("127.0.0.1", port), backlog=QUEUE), path) for port, path in ports.items()]
+    for listener, _ in listeners:
         listener.setblocking(False)
+
+    async def serve_all() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        open_: set[asyncio.Task[None]] = set()
+        await asyncio.gather(*(_serve(listener, path, open_) for listener, path in listeners))
+
     if listeners:
-        threading.Thread(target=_Relay(listeners).run, name="relay", daemon=True).start()
+        threading.Thread(target=lambda: asyncio.run(serve_all()), name="relay", daemon=True).start()
