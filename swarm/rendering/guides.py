@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from importlib.util import find_spec
 from math import lcm
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,25 +30,16 @@ def can_guide() -> bool:
     return find_spec("llguidance") is not None
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer of the model in `folder`, without the padding and truncation its file may ask for."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False).backend_tokenizer
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer
-
-
 class Guides:
-    """Compiles grammars, thread-safe, for a model of `vocabulary` logits and `stop_ids`; `load`: its fast tokenizer."""
+    """Compiles grammars, thread-safe, for a model of `vocabulary` logits and `stop_ids`; `theirs`: its fast tokenizer,
+    without padding and truncation."""
 
-    def __init__(self, load: Callable[[], Any], stop_ids: Sequence[int], vocabulary: int) -> None:
-        self._load = load
+    def __init__(self, theirs: Any, stop_ids: Sequence[int], vocabulary: int) -> None:
+        self._theirs = theirs
         self._stop_ids = list(stop_ids)
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
-        self._tokenizers: tuple[Any, Any] | None = None
+        self._ours: Any = None
 
     def guide(self, grammar: str) -> Guide:
         """Return a fresh guide; raise GrammarRefused if the grammar does not compile. May take a second."""
@@ -65,16 +55,13 @@ class Guides:
                 "and zeros at their ends, aside), found more: leave one out"
             )
         with self._lock:
-            if self._tokenizers is None:
-                theirs = self._load()
-                size = max(self._vocabulary, theirs.get_vocab_size())
+            if self._ours is None:
+                size = max(self._vocabulary, self._theirs.get_vocab_size())
                 try:
-                    ours = LLTokenizer(theirs.to_str(), n_vocab=size, eos_token=self._stop_ids)
+                    self._ours = LLTokenizer(self._theirs.to_str(), n_vocab=size, eos_token=self._stop_ids)
                 except ValueError as error:
                     raise GrammarRefused(f"llguidance cannot read this model's tokenizer: {error}") from error
-                self._tokenizers = theirs, ours
-            theirs, ours = self._tokenizers
-        matcher = LLMatcher(ours, _with_special_ids(grammar, theirs, ours), log_level=0)
+        matcher = LLMatcher(self._ours, _with_special_ids(grammar, self._theirs, self._ours), log_level=0)
         if matcher.is_error():
             raise GrammarRefused(f"the engine cannot follow this grammar: {matcher.get_error().strip()}")
         return Guide(matcher, self._vocabulary)

@@ -148,10 +148,10 @@ class HFRenderer:
         if not getattr(tokenizer, "is_fast", False):
             raise BackendError("the tokenizer has no tokenizer.json: save it as a fast tokenizer")
         self._tokenizer = tokenizer
-        self._encoder = tokenizer.backend_tokenizer
-        self._encoder.no_truncation()  # which trainers leave in tokenizer.json: a text is all of it, and nothing more
-        self._encoder.no_padding()
-        self._encoding = Encoding(self._encoder, ())
+        self.encoder: Any = tokenizer.backend_tokenizer
+        self.encoder.no_truncation()  # which trainers leave in tokenizer.json: a text is all of it, and nothing more
+        self.encoder.no_padding()
+        self._encoding = Encoding(self.encoder, ())
         template = tokenizer.chat_template
         self.template = source = template if isinstance(template, str) else "\n".join(template.values())
         self.answers = detect(source)
@@ -172,7 +172,7 @@ class HFRenderer:
         # text is cut at ends of answers, if this tokenizer gives the same ids for the parts
         ends = [added[token] for token in {self.eos_id, *self.stop_ids} if token in added]
         cuts = sorted(str(token.content) for token in ends if not (token.lstrip or token.single_word))
-        parted = Encoding(self._encoder, cuts)
+        parted = Encoding(self.encoder, cuts)
         probe = "".join(f" a  b\n{cut} \n c {cut}" for cut in cuts)
         if parted.ids(probe) == self.encode(probe):
             self._encoding = parted
@@ -180,7 +180,7 @@ class HFRenderer:
     @property
     def ids(self) -> int:
         """One more than the greatest id that this tokenizer makes of a text."""
-        vocabulary: dict[str, int] = self._encoder.get_vocab(with_added_tokens=True)
+        vocabulary: dict[str, int] = self.encoder.get_vocab(with_added_tokens=True)
         return 1 + max(vocabulary.values())
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
@@ -201,7 +201,7 @@ class HFRenderer:
         return self._encoding.ids(text)
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        text: str = self._encoder.decode(list(ids), skip_special_tokens=not special)
+        text: str = self.encoder.decode(list(ids), skip_special_tokens=not special)
         return text
 
     def _special_ids(self, text: str) -> list[int]:

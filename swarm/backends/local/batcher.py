@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from swarm.backends.local.kv_cache import SlotAssignment, SlotCache, SlotTable
+from swarm.backends.local.micro_batch import group_by_length
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Finish, Sampling
 from swarm.rendering.guides import Guide
@@ -344,7 +345,7 @@ class Batcher:
                 lengths.append(min(int(lacking[row]), _CHUNK, budget))
                 budget -= lengths[-1]
         prompts, portions = np.array(rows, np.int64), np.array(lengths, np.int64)
-        return [(prompts[group], portions[group]) for group in group_by_length(portions)]
+        return [(prompts[group], portions[group]) for group in group_by_length(lengths, _FORWARD, _WASTE)]
 
     def _feed(self, rows: _Array, lengths: _Array) -> tuple[_Array, Tensor]:
         """Feed `rows` (B,) their next `lengths` (B,) ids; return the N that lack none now, with features (N, F)."""
@@ -380,20 +381,3 @@ class Batcher:
         self._table.release(generation.slot)
         del self._running[generation.slot]
         generation.guide = generation.leader = None
-
-
-def group_by_length(lengths: _Array) -> Iterator[_Array]:
-    """Yield indices of portions of `lengths` (P,), longest first, so that padding never costs more than a forward."""
-    group: list[int] = []
-    longest = waste = 0
-    for index in np.argsort(-lengths, kind="stable").tolist():
-        length = int(lengths[index])
-        waste += longest - length
-        if group and (waste > _WASTE or (len(group) + 1) * longest > _FORWARD):
-            yield np.array(group)
-            group = []
-        if not group:
-            longest, waste = length, 0
-        group.append(index)
-    if group:
-        yield np.array(group)

@@ -10,6 +10,7 @@ temperature; the policy's lock is held for one micro-batch at a time, so that no
 from __future__ import annotations
 
 import logging
+import math
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -58,16 +59,22 @@ class PaddedRows:
 RowT = TypeVar("RowT", Row, TrainRow)
 
 
-def split_rows(rows: Sequence[RowT], tokens: int) -> Iterator[list[RowT]]:
-    """Split rows, longest first, so that no part holds more than `tokens` padded ids (but always one row)."""
-    taken: list[RowT] = []
-    for row in sorted(rows, key=lambda row: len(row.ids), reverse=True):
-        if taken and (len(taken) + 1) * len(taken[0].ids) > tokens:
-            yield taken
-            taken = []
-        taken.append(row)
-    if taken:
-        yield taken
+def group_by_length(lengths: Sequence[int], most: int, waste: float = math.inf) -> list[list[int]]:
+    """Return the places of `lengths` in groups, longest first, so that none holds more than `most` ids, padding to its
+    longest included (but always one), nor more than `waste` of padding."""
+    groups: list[list[int]] = []
+    longest = padding = 0
+    for place in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        padding += longest - lengths[place]
+        if not groups or (len(groups[-1]) + 1) * longest > most or padding > waste:
+            groups.append([])
+            longest, padding = lengths[place], 0
+        groups[-1].append(place)
+    return groups
+
+
+def split_rows(rows: Sequence[RowT], tokens: int) -> list[list[RowT]]:
+    return [[rows[place] for place in group] for group in group_by_length([len(row.ids) for row in rows], tokens)]
 
 
 AT_ONCE: Final = 1 << 28

@@ -48,7 +48,7 @@ def demonstration_rows(renderer: HFRenderer, play: Demonstration) -> tuple[Train
             ids = _answer_ids(renderer, play, number)
             text = renderer.decode(ids[:-1], special=True)
             _require_round_trip(renderer, play, prompt, message, text)
-            tree.add(prompt, ids, [0.0] * len(ids), [0] * len(ids), text=text, answer=message)
+            tree.keep(prompt, tree.make_node(prompt, ids, [0.0] * len(ids), [0] * len(ids), text=text), message)
     return linear_rows(tree.nodes)
 
 

@@ -26,6 +26,7 @@ from swarm.algorithms.learner import CPU, PolicyLearner, PolicyUpdate
 from swarm.algorithms.objective import UpdateSums
 from swarm.algorithms.rows import Row, flatten_tokens
 from swarm.backends.local import checkpoint
+from swarm.backends.local.micro_batch import group_by_length
 from swarm.backends.protocols import NotFinite, TrainEpisode
 from swarm.backends.verl import adapter
 from swarm.backends.verl.engine import SeedSequence
@@ -46,15 +47,7 @@ class RowPartition:
     def __init__(self, rows: Sequence[Row], world: int, tokens: int) -> None:
         self._rows = rows
         sizes = [len(row.ids) + 1 for row in rows]
-        numbers = sorted(range(len(rows)), key=lambda n: sizes[n], reverse=True)
-        cut: list[list[int]] = []
-        longest = waste = 0
-        for number in numbers:
-            waste += longest - sizes[number]
-            if not cut or (len(cut[-1]) + 1) * longest > tokens or waste > tokens * _WASTE:
-                cut.append([])
-                longest, waste = sizes[number], 0
-            cut[-1].append(number)
+        cut = group_by_length(sizes, tokens, tokens * _WASTE)
         rounds = max(1, -(-len(cut) // world))
         while len(cut) < rounds * world and (most := max(cut, key=len, default=[])) and len(most) > 1:
             place = cut.index(most)

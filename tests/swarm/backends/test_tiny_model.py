@@ -233,7 +233,7 @@ def test_a_conversation_with_calls_comes_back_as_served(renderer: HFRenderer, ar
         function = {"name": "add", "arguments": arguments}
         calls = [{"id": "c", "type": "function", "function": function}]
         said = {"role": "assistant", "content": words, "tool_calls": calls}
-        tree.add(prompt, sampled, [0.0] * len(sampled), [0] * len(sampled), text=text, answer=said)
+        tree.keep(prompt, tree.make_node(prompt, sampled, [0.0] * len(sampled), [0] * len(sampled), text=text), said)
         history += [said, {"role": "tool", "tool_call_id": "c", "content": "5"}]
     assert [node.drift for node in tree.nodes] == [Drift.START, Drift.CLEAN, Drift.CLEAN]
     assert len(tree.nodes[-1].path()) == 3

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from swarm.backends.local import batcher as batcher_module
 from swarm.backends.local import kv_cache
-from swarm.backends.local.batcher import Batcher, Generation, group_by_length, sample
+from swarm.backends.local.batcher import Batcher, Generation, sample
+from swarm.backends.local.micro_batch import group_by_length
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Sampling
 from swarm.rendering.messages import BackendError
@@ -83,9 +84,8 @@ def _change_weights(policy: Policy, seed: int = 1) -> None:
 
 @given(st.lists(st.integers(1, 700), max_size=80))
 def test_grouping_loses_nobody_and_bounds_padding(lengths: list[int]) -> None:
-    found = np.array(lengths, np.int64)
-    groups = list(group_by_length(found))
-    assert sorted(index for group in groups for index in group.tolist()) == list(range(len(lengths)))
+    found, groups = np.array(lengths, np.int64), group_by_length(lengths, 8192, 256)
+    assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
     for group in groups:
         longest = found[group].max()
         assert 0 <= (longest - found[group]).sum() <= 256

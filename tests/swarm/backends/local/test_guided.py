@@ -56,7 +56,7 @@ PROMPT = TOKENIZER.encode("JSON:")
 
 class _Watched(Guides):
     def __init__(self, vocabulary: int) -> None:
-        super().__init__(lambda: TOKENIZER.backend_tokenizer, [EOS], vocabulary)
+        super().__init__(TOKENIZER.backend_tokenizer, [EOS], vocabulary)
         self.made: list[weakref.ref[Guide]] = []
 
     def guide(self, grammar: str) -> Guide:
@@ -157,7 +157,7 @@ LISTS = MistralFormat(thinks=False, lists=True)
 
 
 def guides_of(hf: Any) -> Guides:
-    return Guides(lambda: hf.backend_tokenizer, [hf.eos_token_id], len(hf))
+    return Guides(hf.backend_tokenizer, [hf.eos_token_id], len(hf))
 
 
 def takes(guide: Guide, ids: Sequence[int]) -> bool:
@@ -185,7 +185,7 @@ def test_a_grammar_that_does_not_compile_or_would_take_for_ever_is_refused(gramm
 def test_a_tokenizer_that_cannot_be_read_is_a_refusal_too() -> None:
     strange: Any = SimpleNamespace(get_vocab_size=lambda: 3, to_str=lambda: "{}")
     with pytest.raises(GrammarRefused, match="model's tokenizer"):
-        Guides(lambda: strange, [0], 3).guide('start: "a"')
+        Guides(strange, [0], 3).guide('start: "a"')
 
 
 writings = pytest.mark.parametrize(
