@@ -83,7 +83,8 @@ class Player:
             versions += [chunk.version] * len(chunk.ids)
         text = renderer.decode(ids)
         answer = {"role": "assistant", "content": text}
-        tree.add(prompt, ids, logprobs, versions, text=renderer.decode(ids, special=True), answer=answer)
+        node = tree.make_node(prompt, ids, logprobs, versions, text=renderer.decode(ids, special=True))
+        tree.keep(prompt, node, answer)
         return text
 
 

@@ -414,7 +414,7 @@ class CallTree:
         served = (prompt.context, tuple(sampled), tuple(logprobs), tuple(versions))
         return Node(index, prompt.parent, *served, whole, prompt.drift, trained, agent, cut)
 
-    def keep(self, prompt: Prompt, node: Node, answer: Message) -> None:
+    def keep(self, prompt: Prompt, node: Node, answer: Message) -> Node:
         at, new = prompt.asked
         if prompt.parent is None:
             histories = self._find_matcher(prompt.tools)
@@ -430,19 +430,6 @@ class CallTree:
         self._served[node.index] = _NodeState(len(prompt.prompt_text), prompt.shared, prompt.exact)
         self.nodes.append(node)
         self.nodes.sort(key=attrgetter("index"))
-
-    def add(
-        self,
-        prompt: Prompt,
-        sampled: Sequence[int],
-        logprobs: Sequence[float],
-        versions: Sequence[int],
-        *,
-        text: str,
-        answer: Message,
-    ) -> Node:
-        node = self.make_node(prompt, sampled, logprobs, versions, text=text)
-        self.keep(prompt, node, answer)
         return node
 
     def _find_matcher(self, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], Matcher]:

@@ -109,7 +109,7 @@ async def test_a_prompt_is_the_same_whether_its_texts_are_encoded_at_once_or_bes
         answer = {"role": "assistant", "content": "yes"}
         for tree, prompt in ((at_once, plain), (beside, other)):
             ids = [*b"yes", FakeRenderer.eos_id]
-            tree.add(prompt, ids, [-0.1] * 4, [0] * 4, text="yes<|end|>", answer=answer)
+            tree.keep(prompt, tree.make_node(prompt, ids, [-0.1] * 4, [0] * 4, text="yes<|end|>"), answer)
         messages.append(answer)
 
 

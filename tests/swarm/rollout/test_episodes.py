@@ -50,7 +50,7 @@ class Scene:
     def call(self, episode: LeasedEpisode) -> None:
         prompt = episode.tree.prompt([{"role": "user", "content": "q"}])
         version, answer = self.rollout.version, {"role": "assistant", "content": ""}
-        episode.tree.add(prompt, [EOS_ID], [-0.1], [version], text="", answer=answer)
+        episode.tree.keep(prompt, episode.tree.make_node(prompt, [EOS_ID], [-0.1], [version], text=""), answer)
         self.rollout.leases.touch(episode)
 
     async def end(self, episode: LeasedEpisode, reward: float = 1.0) -> EndAck:

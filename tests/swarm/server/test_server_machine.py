@@ -462,7 +462,8 @@ class Server(RuleBasedStateMachine):
                 prompt = episode.tree.prompt([{"role": "user", "content": str(len(episode.tree.nodes))}])
                 answer = {"role": "assistant", "content": ""}
                 version = self.backend.engine.version
-                node = episode.tree.add(prompt, [EOS_ID], [-0.1], [version], text="", answer=answer)
+                node = episode.tree.make_node(prompt, [EOS_ID], [-0.1], [version], text="")
+                episode.tree.keep(prompt, node, answer)
                 with self.asking():
                     self.do(self.store.write(CallCaptured(episode.id, node)))
                     self.rollout.leases.touch(episode)

@@ -27,7 +27,7 @@ def serve(tree: CallTree, messages: list[dict[str, Any]], text: str, *, tools: A
     sampled = [*text.encode(), EOS_ID]
     prompt = tree.prompt(messages, tools)
     count = len(sampled)
-    return tree.add(prompt, sampled, [-0.5] * count, [0] * count, text=text, answer=said(text))
+    return tree.keep(prompt, tree.make_node(prompt, sampled, [-0.5] * count, [0] * count, text=text), said(text))
 
 
 def test_a_continued_history_keeps_the_served_ids_and_adds_only_what_is_new(tree: CallTree) -> None:
@@ -86,7 +86,7 @@ def test_calls_planned_at_once_with_new_tools_are_both_gone_on_with() -> None:
     tree, tools = CallTree(FakeRenderer()), [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     prompts = [tree.prompt([user(text)], tools) for text in ("a", "b")]
     nodes = [
-        tree.add(prompt, [*b"ok", EOS_ID], [-0.5] * 3, [0] * 3, text="ok", answer=said("ok"))
+        tree.keep(prompt, tree.make_node(prompt, [*b"ok", EOS_ID], [-0.5] * 3, [0] * 3, text="ok"), said("ok"))
         for prompt in reversed(prompts)
     ]
     for text, node in zip("ba", nodes, strict=True):
@@ -118,7 +118,7 @@ def test_an_earlier_message_that_comes_back_in_another_form_is_looked_at_again()
 
 def test_ids_without_their_log_probs_are_refused(tree: CallTree) -> None:
     with pytest.raises(ValueError, match="differ"):
-        tree.add(tree.prompt([user("a")]), [1, 2], [-0.5], [0, 0], text="", answer=said(""))
+        tree.make_node(tree.prompt([user("a")]), [1, 2], [-0.5], [0, 0], text="")
 
 
 def test_a_template_that_hides_a_new_message_is_rendered_whole() -> None:
