@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
-from pydantic.config import JsonDict
 
 
 class _Wire(BaseModel):
@@ -126,21 +125,9 @@ class Status(Growing):
 TaskId = Annotated[str, Field(min_length=1, max_length=512)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
-_ONE_TASK: JsonDict = {
-    "oneOf": [
-        {"required": ["task_id"], "properties": {"task_id": {"type": "string"}, "tasks": {"type": "null"}}},
-        {
-            "required": ["tasks"],
-            "properties": {"tasks": {"type": "string"}, "task_id": {"type": "null"}, "kind": {"const": "train"}},
-        },
-    ]
-}
-
 
 class BeginRequest(_Wire):
     """Ask for a lease on one episode: of the task that is named, or of the next one of the stream's task list."""
-
-    model_config = ConfigDict(json_schema_extra=_ONE_TASK)
 
     tasks: Digest | None = None
     """Instead of a `task_id`: digest of the stream's task list (`TaskList`), of which the server chooses the next

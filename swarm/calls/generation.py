@@ -369,14 +369,6 @@ def _make_decoder(renderer: Renderer, tools: Sequence[Tool]) -> Callable[[Sequen
     return decode
 
 
-_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-
-
 def short_name(text: str) -> str:
     """Return nine letters and digits made of `text`: what every family's template takes for a tool call's id."""
-    number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
-    letters = []
-    for _ in range(9):
-        number, letter = divmod(number, len(_ALPHABET))
-        letters.append(_ALPHABET[letter])
-    return "".join(letters)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()[:9]

@@ -23,7 +23,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from swarm import errors, wire
 from swarm.job import Job
@@ -44,7 +44,6 @@ log = logging.getLogger(__name__)
 
 HEARTBEATS_ONLY_S = 600.0
 """Seconds after its last call for which heartbeats keep a straggler whose client did not say how long it may take."""
-_ADMITTING = frozenset({wire.ServerState.ROLLING, wire.ServerState.ROLLING_POST})
 _COMING = frozenset({wire.ServerState.BOOTING, wire.ServerState.WEIGHT_SYNCING})
 
 
@@ -66,8 +65,7 @@ class Rollout(EpisodeRegistry):
         if episode is not None:
             return episode
         self.counts["throttled"] += 1
-        if self.machine.state is wire.ServerState.BOOTING:
-            raise errors.EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
+        self.require_recovered()
         if request.kind == "train" and self.pending_evaluations:
             raise errors.Throttled(
                 f"training waits for {self.pending_evaluations} evaluation episodes of version {self.version} (the "
@@ -88,7 +86,7 @@ class Rollout(EpisodeRegistry):
             raise errors.JobFinished(f"the job's {self.job.steps} steps are done; only evaluation episodes begin now")
         if state in _COMING:
             return None
-        if state not in _ADMITTING:
+        if state is wire.ServerState.OFFLINE:
             raise errors.EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
         if request.kind == "train" and (self.pending_evaluations or self.ending):
             return None
@@ -116,8 +114,7 @@ class Rollout(EpisodeRegistry):
     def _open(
         self, request: wire.BeginRequest, task_id: str, group: Group | None = None, task_index: int | None = None
     ) -> LeasedEpisode:
-        if self.renderer is None:
-            raise RuntimeError("episodes begin only after the backend started")
+        assert self.renderer is not None  # nothing is admitted before the backend started
         self.counts["begun"] += 1
         self.begin_quota.spend(request.owner)
         name = f"{self.incarnation}-{self.counts['begun']:07d}"
@@ -200,36 +197,22 @@ class Rollout(EpisodeRegistry):
         self.notify()
         return wire.Released(episodes=len(left))
 
-    async def erase(self, request: wire.EraseRequest) -> wire.Erasure:
-        """Erase what can be erased now; raise StoreUnavailable where the store takes nothing: ask again."""
+    async def erase(self, episodes: Iterable[str], mark: str) -> None:
+        """Give up, drop and erase what can be now of those episodes whose owner has the mark. Raises StoreUnavailable
+        where the store takes nothing: ask again."""
         self.require_recovered()
-        store, mark = self.store, wire.fingerprint(request.secret)
-        episodes = tuple(dict.fromkeys(request.episodes))
-        await store.write()  # what was noted before is there to be read
+        await self.store.write()  # what was noted before is there to be read
         own = []
-        for name in episodes:  # one at a time: a record has all its tokens
-            record = await store.episode(name)
+        for name in episodes:
+            record = await self.store.episode(name)
             if record is not None and mark in record.owner.split(":"):
                 own.append(name)
-        record = None
         for episode in [e for e in self.leases if e.id in own and e.settling is None]:
             self.give_up(episode, "aborted", "erased")
         self.drop(self.groups.drop_samples(own), "erased")
         self.note_streams()
         self.notify()
-        if own:
-            await store.write(*map(EpisodeErased, own))
-        left = []
-        for name in own:
-            record = await store.episode(name)
-            if record is not None and (record.record or record.state in ("open", "prepared")):
-                left.append(name)
-        log.info("event=erased episodes=%d left=%d", len(own) - len(left), len(left))
-        return wire.Erasure(
-            erased=tuple(name for name in own if name not in left),
-            left=tuple(left),
-            unknown=tuple(name for name in episodes if name not in own),
-        )
+        await self.store.write(*map(EpisodeErased, own))
 
     async def list_tasks(self, request: wire.TaskList) -> wire.TaskListKnown:
         self.require_recovered()

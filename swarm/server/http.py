@@ -57,26 +57,13 @@ def authorization(scope: Scope, key_header: bytes | None = None) -> str | None:
     return found if key is None else f"Bearer {key}"
 
 
-async def read_body(receive: Receive) -> bytes:
-    """Return the request's body; ClientDisconnect if the client goes away."""
-    parts: list[bytes] = []
-    more = True
-    while more:
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise ClientDisconnect
-        parts.append(event.get("body", b""))
-        more = event.get("more_body", False)
-    return b"".join(parts)
-
-
 async def read_call_body(scope: Scope, receive: Receive, max_context: int) -> bytes:
     """Return the body of a model call; ContextExceeded, if possible unread, where so many tokens cannot hold it."""
     most, body = min(MAX_BODY_BYTES, BODY_BYTES + TOKEN_BYTES * max_context), b""
     length = header(scope, b"content-length") or "0"
     size = int(length) if length.isdecimal() else 0
     if size <= most:
-        body = await read_body(receive)
+        body = await Request(scope, receive).body()
         size = len(body)
     if size > most:
         raise errors.ContextExceeded(
@@ -334,7 +321,7 @@ class ControlRoute(APIRoute):
             for permission in self._permissions:
                 await permission(request)
             if self.body_field is not None:
-                request = _JsonRequest(request, await read_body(request.receive))
+                request = _JsonRequest(request, await request.body())
             return await answer(request)
 
         return serve

@@ -314,24 +314,20 @@ class SwarmServer:
     async def erase(self, request: EraseRequest) -> Erasure:
         """Erase what can be erased now of an owner's episodes, of whatever training of this server, running or not.
         Raises EngineUnavailable while it boots, StoreUnavailable where the store takes nothing: ask again."""
-        live = None if self.opened is None else await self.opened.rollout.erase(request)
-        elsewhere = request.episodes if live is None else live.unknown
-        if not elsewhere:
-            assert live is not None  # a request names episodes
-            return live
+        episodes, mark = tuple(dict.fromkeys(request.episodes)), fingerprint(request.secret)
+        if self.opened is not None:
+            await self.opened.rollout.erase(episodes, mark)
 
-        async def erase_offline() -> Mapping[str, bool]:
+        async def erase_written() -> Mapping[str, bool]:
             async with self._stopping:  # nothing boots meanwhile
                 running = None if self.opened is None else self.opened.digest
-                installation, mark = await asyncio.to_thread(self._kept.installation), fingerprint(request.secret)
-                return await asyncio.to_thread(erase_archived, self._store, installation, mark, elsewhere, running)
+                installation = await asyncio.to_thread(self._kept.installation)
+                return await asyncio.to_thread(erase_archived, self._store, installation, mark, episodes, running)
 
-        gone = await asyncio.shield(asyncio.ensure_future(erase_offline()))
-        return Erasure(
-            erased=(*(live.erased if live else ()), *(episode for episode, done in gone.items() if done)),
-            left=(*(live.left if live else ()), *(episode for episode, done in gone.items() if not done)),
-            unknown=tuple(dict.fromkeys(episode for episode in elsewhere if episode not in gone)),
-        )
+        gone = await asyncio.shield(asyncio.ensure_future(erase_written()))
+        erased, left = (tuple(name for name in episodes if gone.get(name) is done) for done in (True, False))
+        log.info("event=erased episodes=%d left=%d", len(erased), len(left))
+        return Erasure(erased=erased, left=left, unknown=tuple(name for name in episodes if name not in gone))
 
     def status(self) -> Status:
         found = Status(state=self.machine.state, reason=self.machine.reason)

@@ -35,6 +35,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel, ConfigDict, Field
 
 from swarm import wire
+from swarm.calls.generation import TextStream
 from swarm.errors import EngineUnavailable, NotFound
 from swarm.job import ModelSpec, TinyModel
 from swarm.rendering.messages import Renderer
@@ -46,7 +47,6 @@ from swarm.store.reading import call_record
 from swarm.training.loop import Training
 from swarm.training.metrics import finite_metrics
 
-_BROKEN = "�"
 _LONGEST = 4
 """UTF-8 takes at most so many bytes a character, so that so many ids at most wait for it to be whole."""
 
@@ -69,21 +69,11 @@ def token_texts(renderer: Renderer, ids: Sequence[int], before: Sequence[int] = 
     """Return the text of each id; `before` are the ids in front of them (a few are enough). The last id of a character
     has it, the ids before have "". Bytes that are no character come out as U+FFFD."""
     decode = partial(renderer.decode, special=True)
-    window = list(before[-1:])  # some tokenizers drop the space of the first id they decode
-    shown, texts, held = decode(window), [], 0
-    for token in ids:
-        window.append(token)
-        text = decode(window)
-        held += 1
-        if text.endswith(_BROKEN) and held < _LONGEST:
-            texts.append("")
-            continue
-        texts.append(text[len(shown) :])
-        window, held = window[-held:], 0
-        shown = decode(window)
-    if held:
-        texts[-1] = decode(window)[len(shown) :]
-    return tuple(texts)
+    stream = TextStream(decode, incremental=True)
+    if not decode(before[-1:]).endswith("\ufffd"):
+        stream.feed(before[-1:])  # some tokenizers drop the space of the first id they decode
+    texts = [stream.feed([token]) for token in ids]
+    return (*texts[:-1], texts[-1] + stream.finish()) if texts else ()
 
 
 def _add_span_texts(span: wire.TokenSpan, renderer: Renderer, before: Sequence[int]) -> wire.TokenSpan:
@@ -128,10 +118,9 @@ class Inspection:
             if not has_tokens(record):
                 raise NotFound(f"episode {name} has no tokens: it made no call, or they went with an old checkpoint")
             return wire.ExportCounts(episodes=1), self._lines([name])
-        written = await self._server.written.list_exportable()
-        names = list(dict.fromkeys([*written.names, *self._open()]))
-        counts = wire.ExportCounts(episodes=len(names), pruned=written.pruned, no_tokens=written.no_tokens)
-        return counts, self._lines(names)
+        written, counts = await self._server.written.list_exportable()
+        names = list(dict.fromkeys([*written, *self._open()]))
+        return counts.model_copy(update={"episodes": len(names)}), self._lines(names)
 
     async def _lines(self, names: Sequence[str]) -> AsyncIterator[bytes]:
         for name in names:

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -24,7 +24,15 @@ from swarm.store.tables import (
     TaskListRow,
 )
 from swarm.timelines import Drift, Node
-from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, EvaluationSummary, TokenSpan
+from swarm.wire import (
+    CallRecord,
+    EpisodeList,
+    EpisodeRecord,
+    EpisodeSummary,
+    EvaluationSummary,
+    ExportCounts,
+    TokenSpan,
+)
 
 T = TypeVar("T")
 R = TypeVar("R", StreamRow, TaskListRow)
@@ -70,14 +78,6 @@ class RecoveredState:
     advantages: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
 
-class ExportableEpisodes(NamedTuple):
-    """Ids of episodes whose tokens may be there, the oldest first; how many lost theirs, and how many never had any."""
-
-    names: Sequence[str] = ()
-    pruned: int = 0
-    no_tokens: int = 0
-
-
 class EpisodeReader(ABC):
     """What was written of episodes and steps, to be read."""
 
@@ -101,16 +101,17 @@ class EpisodeReader(ABC):
 
         return await self._read(find)
 
-    async def list_exportable(self) -> ExportableEpisodes:
-        """Return which episodes can be exported: of the others only their sums are left."""
+    async def list_exportable(self) -> tuple[Sequence[str], ExportCounts]:
+        """Return the ids of episodes whose tokens may be there, the oldest first, and how many there are of all."""
 
-        def find(connection: sa.Connection, training: int) -> ExportableEpisodes:
+        def find(connection: sa.Connection, training: int) -> tuple[Sequence[str], ExportCounts]:
             own, there = _E.training == training, sa.select(_E.episode).where(_E.calls.is_(None)).order_by(_E.serial)
             gone = sa.select(sa.func.count(), sa.func.count(sa.case((_E.tokens > 0, 1)))).select_from(EPISODES)
             count, pruned = connection.execute(gone.where(own, _E.calls.is_not(None))).one()
-            return ExportableEpisodes(connection.execute(there.where(own)).scalars().all(), pruned, count - pruned)
+            names = connection.execute(there.where(own)).scalars().all()
+            return names, ExportCounts(episodes=len(names), pruned=pruned, no_tokens=count - pruned)
 
-        return await self._read(find) or ExportableEpisodes()
+        return await self._read(find) or ((), ExportCounts())
 
     async def history(
         self, after: int, most: int, *, newest: bool = False

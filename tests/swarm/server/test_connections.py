@@ -296,7 +296,7 @@ async def test_what_never_reaches_anthropics_protocol_is_told_in_its_form_too(
     lease = await served.begin("a", kind="eval")
     large = await served.call("POST", path, lease["api_key"], raw=b" " * 101)
     wrong, again = [await served.call("POST", path, "wrong", {}) for _ in range(2)]
-    monkeypatch.setattr("swarm.server.http.read_body", None)
+    monkeypatch.setattr("swarm.server.http.Request.body", None)
     defect = await served.call("POST", path, lease["api_key"], {})
     found = [
         (answer.status, answer.body["type"], answer.body["error"]["type"]) for answer in (large, wrong, again, defect)
