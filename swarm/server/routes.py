@@ -26,7 +26,6 @@ from swarm.dialects.responses import RESPONSES
 from swarm.errors import NotFound
 from swarm.job import Job
 from swarm.rollout.keys import Claims
-from swarm.server.bundle import CHAT_PATH, PLAYING, BundleAnswer, lease_of
 from swarm.server.connections import FailureLimiter
 from swarm.server.http import (
     KEY_HEADER,
@@ -38,7 +37,7 @@ from swarm.server.http import (
     error_responses,
     json_response,
 )
-from swarm.server.model_endpoint import CountEndpoint, ModelEndpoint
+from swarm.server.model_endpoint import CHAT_PATH, PLAYING, BundleAnswer, CountEndpoint, ModelEndpoint, lease_of
 from swarm.server.service import SwarmServer
 from swarm.server.watching import (
     LISTED,

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from swarm.backends.fake import FakeBackend
 from swarm.backends.protocols import Batch, Chunk, GenerationRequest
 from swarm.server import model_endpoint
-from swarm.server.bundle import BundleAnswer
+from swarm.server.model_endpoint import BundleAnswer
 from swarm.store.changes import Change, EpisodeClosed
 from swarm.store.writer import Store
 from swarm.wire import BundledRequest

@@ -28,7 +28,6 @@ from swarm.job import Job
 from swarm.rendering.tagged import TaggedReader
 from swarm.rollout.keys import Keys
 from swarm.server import model_export
-from swarm.server.bundle import BundleAnswer
 from swarm.server.connections import (
     FAILURES,
     MAX_HEAD_BYTES,
@@ -40,6 +39,7 @@ from swarm.server.connections import (
     peer_of,
 )
 from swarm.server.http import MAX_CONTROL_BYTES, Guard, authorize
+from swarm.server.model_endpoint import BundleAnswer
 from swarm.server.model_export import choose_checkpoint, export_model
 from swarm.store.archive import TrainingSummary
 from swarm.wire import CheckpointList, CheckpointSummary, EvaluationSummary
