@@ -280,9 +280,7 @@ class Egress:
             async with asyncio.timeout(reverse_proxy.SEND_TIMEOUT_S):
                 head = await agent[0].readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
-            raise reverse_proxy.RequestRejected(
-                431, "head_too_large", f"expected a head of {reverse_proxy.MOST_HEAD_BYTES} bytes"
-            ) from None
+            raise reverse_proxy.large_head() from None
         except TimeoutError:
             raise reverse_proxy.RequestRejected(408, "slow", "the request took too long to arrive") from None
         except (asyncio.IncompleteReadError, ConnectionError):

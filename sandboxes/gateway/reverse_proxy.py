@@ -215,7 +215,7 @@ class AgentConnection(web.RequestHandler):
         else:
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
-                self._refuse(_large_head())
+                self._refuse(large_head())
             elif self._deadline is None:
                 self._deadline = self._loop.call_later(SEND_TIMEOUT_S, self._expire)
 
@@ -227,7 +227,7 @@ class AgentConnection(web.RequestHandler):
         grown, self._body_bytes = request.content.total_bytes != self._body_bytes, request.content.total_bytes
         self._trailer_bytes = 0 if grown else self._trailer_bytes + size
         if self._trailer_bytes > MOST_HEAD_BYTES:
-            self._refuse(_large_head())
+            self._refuse(large_head())
 
     def _expire(self) -> None:
         if self._head_bytes and not self._deaf:
@@ -440,7 +440,7 @@ def _parse_head(request: web.BaseRequest) -> tuple[int | None, Request]:
     """Return a body's length (None for chunks) and what is asked; RequestRejected for what might be read two ways."""
     headers, method = request.headers, request.method
     if sum(len(name) + len(value) + 4 for name, value in request.raw_headers) > MOST_HEAD_BYTES:
-        raise _large_head()
+        raise large_head()
     if request.version not in (HttpVersion10, HttpVersion11) or "Host" not in headers:
         raise _malformed("HTTP/1.1, and a host")
     if headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
@@ -501,7 +501,7 @@ def _malformed(expected: str) -> RequestRejected:
     return RequestRejected(400, "malformed", f"expected {expected}", closing=True)
 
 
-def _large_head() -> RequestRejected:
+def large_head() -> RequestRejected:
     return RequestRejected(431, "head_too_large", f"expected a head of {MOST_HEAD_BYTES} bytes", closing=True)
 
 

@@ -62,7 +62,6 @@ class TeamResult:
     """0 for the first play of an evaluation's task, 1 for the second, ..."""
     rewards: Mapping[str, float]
     successes: Mapping[str, bool | None]
-    policy_versions: Mapping[str, int]
     trained: frozenset[str]
     """Roles that the play trains: all, less those whose jobs were finished; none in an evaluation."""
     failed: str = ""
@@ -392,7 +391,6 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
                 sample,
                 {role: reward for role, (reward, _) in worths.items()},
                 {role: success for role, (_, success) in worths.items()},
-                {role: member.lease.policy_version for role, member in members.items()},
                 frozenset(role for role, member in members.items() if member.kind == "train"),
                 f"{type(failed).__name__}: {failed}" if failed else "",
             )

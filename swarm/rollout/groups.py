@@ -16,8 +16,51 @@ from dataclasses import dataclass, field, replace
 
 from swarm.job import Job
 from swarm.rollout.streams import BatchSelection, EpisodeAges, Streams
-from swarm.rollout.task_sampler import EMPTY, UNDONE, Group, bytes_of
 from swarm.store.tables import Sample, TaskListRow
+from swarm.timelines import Node
+
+_CONTEXT_BYTES = 40
+_SAMPLED_BYTES = 80
+"""What CPython keeps for a token: a place in a tuple and an int; where sampled, log-prob and version besides."""
+UNDONE = frozenset({"partial_group", "failed_task", "pool_bytes", "stale", "erased"})
+"""Why an episode is dropped whose group is not whole, and which is played again for it (but not under `episodes`)."""
+EMPTY = frozenset({"no_calls", "no_trained_calls"})
+"""Why one is dropped that ended with nothing to train."""
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Episodes of one task and stream; `touched_at` is when one was last admitted, ended or given up. `open` holds the
+    ids of members that have not ended; `whole_since` counts up over groups as they become whole; `played` is set when
+    it was whole once, `skipped` once its task failed so often that nobody is to complete it. `task_index` is the turn
+    of the stream's task list that it was begun for, None where a client named the task."""
+
+    name: str
+    task_id: str
+    stream: str
+    touched_at: float
+    open: set[str] = field(default_factory=set)
+    ended: list[Sample] = field(default_factory=list)
+    whole_since: int | None = None
+    played: bool = False
+    skipped: bool = False
+    task_index: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.open) + len(self.ended)
+
+    @property
+    def episodes(self) -> list[str]:
+        return [*self.open, *(sample.episode for sample in self.ended)]
+
+    @property
+    def constant(self) -> bool:
+        rewards = {each.reward for sample in self.ended for each in sample.trained_rewards}
+        return len(rewards | {sample.reward for sample in self.ended if not sample.call_rewards}) == 1
+
+
+def bytes_of(nodes: Sequence[Node]) -> int:
+    return sum(_CONTEXT_BYTES * len(node.context) + _SAMPLED_BYTES * len(node.sampled) for node in nodes)
 
 
 @dataclass(slots=True)

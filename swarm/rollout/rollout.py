@@ -29,9 +29,9 @@ from swarm import errors, wire
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.rollout.episodes import REASON_KEPT, RETRY_AFTER_S, ClosedEpisode, EpisodeRegistry, LeasedEpisode
+from swarm.rollout.groups import Group
 from swarm.rollout.keys import Claims
 from swarm.rollout.state import StateMachine
-from swarm.rollout.task_sampler import Group
 from swarm.rollout.teams import Teams
 from swarm.store.changes import EpisodeClosed, EpisodeErased
 from swarm.store.reading import RecoveredState

@@ -1,4 +1,4 @@
-"""Streams: how a batch's places are shared out among them, and how far each one got.
+"""Streams: how a batch's places and their tasks are shared out among them, and how far each one got.
 
 A place is a group (under `episodes` an episode). Without shares all are of one stream, ANYONE. With shares places are
 dealt by deficit round robin: the place goes to the stream that would be owed a whole one first (earliest
@@ -14,6 +14,12 @@ Invariant: n(k), the alive places of slack at most k, never exceeds Q(k) = (k + 
 = S - (W - V); each batch takes at least n(k) - (Q(k) - B) <= B of those of slack at most k (the demands are nested),
 after which every slack falls by one; all else only lowers n. Streams with shares keep it each for itself. Surplus
 groups and late team decisions can still be too old: they are given up and counted, never trained.
+
+A stream has one task list for ever. Turn t is task t modulo the list's length, with as many places as a group has
+members, and is over once as many plays were ended. Free places of begun turns go first, in order, then the next turn:
+in each pass every task is played once. A lost, aborted, fenced or dropped play is played again; one that ended with
+nothing to train too, but only as often as its turn has places. A turn is skipped in this pass after MOST_FAILURES
+failures of its agent, and as many more for each ended play, so that a breaking task holds nothing up.
 """
 
 from __future__ import annotations
@@ -26,7 +32,6 @@ from itertools import accumulate
 from math import lcm
 
 from swarm.errors import InvalidRequest, JobConflict
-from swarm.rollout.task_sampler import TaskSampler
 from swarm.store.tables import StreamRow, TaskListRow
 from swarm.timelines import Node
 from swarm.wire import StreamStatus
@@ -160,6 +165,90 @@ class DeficitRoundRobin:
             name: (owed + undealt[name] * self._unit - count * self._part[name]) / self._unit
             for name, owed in self._deficits.items()
         }
+
+
+MOST_FAILURES = 3
+"""Failed plays after which a turn is skipped, as many again for each of its plays that was ended."""
+
+
+@dataclass(slots=True)
+class _TaskProgress:
+    """How many of its plays are open, ended, had nothing to train and count not, and failed by their agent."""
+
+    open: int = 0
+    ended: int = 0
+    empty: int = 0
+    failed: int = 0
+
+
+class TaskSampler:
+    """Where one stream stands in its task list; `plays` are those of each task in a pass."""
+
+    def __init__(
+        self, listed: TaskListRow, plays: int, next_task_index: int = 0, unfinished: Iterable[int] = ()
+    ) -> None:
+        self.listed = listed
+        self.next_task_index = next_task_index
+        """The next one to be begun."""
+        self.moved = True
+        """What is written of it has changed."""
+        self._ids = listed.ids
+        self._plays = plays
+        self._begun = {begun: _TaskProgress() for begun in sorted(unfinished)}
+        self._lacking = set(self._begun)
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        return tuple(sorted(self._begun))
+
+    @property
+    def lacking(self) -> Sequence[int]:
+        return sorted(self._lacking)
+
+    def task_at(self, task_index: int) -> str:
+        return self._ids[task_index % len(self._ids)]
+
+    def check(self, digest: str, count: int | None = None) -> None:
+        if digest != self.listed.digest:
+            others = "others" if count is None else f"{count} others"
+            raise JobConflict(
+                f"stream {self.listed.stream!r} plays {len(self._ids)} tasks (digest {self.listed.digest[:12]}), and "
+                f"this client has {others} (digest {digest[:12]}); play the stream's own tasks, or play these in a "
+                "stream of their own (stream=NAME, or --stream NAME)"
+            )
+
+    def begin_play(self, task_index: int) -> bool:
+        """A play of a turn begins; return False, and take no notice, where the turn is over."""
+        if task_index == self.next_task_index:
+            self._begun[task_index] = _TaskProgress()
+            self._lacking.add(task_index)
+            self.next_task_index = task_index + 1
+            self.moved = True
+        self.count(task_index, open=1)
+        return task_index in self._begun
+
+    def count(self, task_index: int, *, open: int = 0, ended: int = 0, empty: int = 0, failed: int = 0) -> bool:
+        """Count what became of plays of a turn that is not over; return whether it is skipped now, as its agent failed.
+        `empty` ones ended with nothing to train: as many as the turn has places are played again, more count as ended.
+        """
+        progress = self._begun.get(task_index)
+        if progress is None:
+            return False
+        again = min(empty, self._plays - progress.empty)
+        progress.open += open
+        progress.failed += failed
+        progress.empty += again
+        progress.ended += ended + empty - again
+        skipped = failed > 0 and progress.failed >= MOST_FAILURES * (1 + progress.ended)
+        if skipped or progress.ended >= self._plays:
+            del self._begun[task_index]
+            self._lacking.discard(task_index)
+            self.moved = True
+        elif progress.open + progress.ended < self._plays:
+            self._lacking.add(task_index)
+        else:
+            self._lacking.discard(task_index)
+        return skipped
 
 
 @dataclass(slots=True)

@@ -28,9 +28,9 @@ from swarm.errors import EngineUnavailable, InvalidRequest, ServerFailed, StoreR
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.rollout.episodes import RETRY_AFTER_S
+from swarm.rollout.groups import Group
 from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import LeaseClock, StateMachine
-from swarm.rollout.task_sampler import Group
 from swarm.rollout.teams import Resolver
 from swarm.store.changes import BatchScheduled, Change, CheckpointEvaluated, CheckpointSaved, StepMeasured
 from swarm.store.reading import FINISHED, RecoveredState

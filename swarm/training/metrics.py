@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job
-from swarm.rollout.task_sampler import Group
+from swarm.rollout.groups import Group
 from swarm.store.tables import Sample
 from swarm.timelines import Drift, linear_rows, token_counts, trained_leaves, tree_tokens, unmerged_rows
 from swarm.wire import stream_label

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from swarm.errors import InvalidRequest
-from swarm.rollout.groups import Groups
+from swarm.rollout.groups import Group, Groups, bytes_of
 from swarm.rollout.streams import BatchSelection, DeficitRoundRobin, Streams
-from swarm.rollout.task_sampler import Group, bytes_of
 from swarm.store.tables import Sample, StreamRow
 from swarm.timelines import Drift, Node
 from tests.swarm.server.support import Clock, job

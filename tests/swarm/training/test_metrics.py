@@ -22,8 +22,8 @@ from swarm.backends.fake import FakeBackend, FakeLearner
 from swarm.backends.protocols import Batch, DiskFull
 from swarm.client import AsyncSwarmClient
 from swarm.job import Job, Tracking
+from swarm.rollout.groups import Group
 from swarm.rollout.state import GenerationGate
-from swarm.rollout.task_sampler import Group
 from swarm.store.tables import Sample
 from swarm.timelines import Drift, Node
 from swarm.training.checkpoints import MOST_COST, Checkpoints
