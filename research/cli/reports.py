@@ -145,7 +145,7 @@ def report(
     folder = home.study(state.id)
     require_files(home, log, state.id)
     if build:
-        made = interventions.build_report_again(log, state.id, folder)
+        made = interventions.build_report_again(home, log, state.id)
         for line in made.backups:
             warn(line)
     paths = {"markdown": str(made.markdown), "html": str(made.html)} if build else report_paths(state, folder)

@@ -10,10 +10,12 @@ from rich.text import Text
 
 from research.cli.app import Json, Name, console, make_table, open_study, print_json
 from research.controller.progress import progress_of
+from research.installation.shared_files import FilesAway
 from research.isolation.mode import read_sandboxing
 from research.planners.history import sanitize_line
 from research.scheduler.approvals import describe_cost, how_to_answer
 from research.shown import study
+from research.text import warn
 from studies import StudyState
 from studies.log.event_log import lock_error
 from studies.log.study import ASK_RULE
@@ -112,7 +114,11 @@ def show(name: Name = None, json: Json = False) -> None:
         ajet study show
         ajet study show larger-group --json
     """
-    home, _, state = open_study(name)
+    home, log, state = open_study(name)
+    try:
+        home.files.pull(log, state.id)
+    except FilesAway as away:
+        warn(str(away))
     if json:
         print_json({**study.summary(state, home.study(state.id)), **study.details(state)})
         return

@@ -29,6 +29,7 @@ from research.files import is_full
 from research.installation.base_job import base_job_of
 from research.installation.home import Home
 from research.installation.machine import MachineSlots
+from research.installation.shared_files import FilesAway
 from research.installation.tiny_model import Note, prepare_model
 from research.isolation.mode import UNISOLATED, Isolation
 from research.planners.context import Planner
@@ -116,7 +117,7 @@ class StudyController:
         self._noted_waiting = False
         self._mirror = mirror
         self._budget_clock = BudgetClock(seconds)
-        self._record = StudyLog(log, study, self._budget_clock)
+        self._record = StudyLog(log, study, self._budget_clock, home.files.push)
         self._slots = MachineSlots(log, home, study, sandbox)
         self._launcher = AttemptLauncher(home, self._record, sandbox, self._slots, clock, isolation, read_tracking)
         settings = self.state().settings
@@ -422,8 +423,8 @@ def drive(
             first, trouble = trouble is None, trouble or time.monotonic()
             if interrupted.is_set() or time.monotonic() - trouble >= RETRY_TIMEOUT_S:
                 raise
-            missing = "a sandbox" if isinstance(error, SandboxError) else "the event log"
-            missing = "room on the disk" if isinstance(error, OSError) else missing
+            names = {SandboxError: "a sandbox", FilesAway: "the shared files", OSError: "room on the disk"}
+            missing = next((name for kind, name in names.items() if isinstance(error, kind)), "the event log")
             for observer in observers if first else ():
                 observer.note(f"waiting for {missing}: {' '.join(str(error).split())}")
             interrupted.wait(pause_s)

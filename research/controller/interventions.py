@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from research.controller.controller import build_stop_event, now
 from research.controller.session import hold_lease
@@ -142,6 +141,7 @@ def end_attempts(home: Home, log: EventLog, record: StudyLog, note: Note = lambd
         return False
     try:
         with hold_lease(home, log, study, note):
+            record = StudyLog(log, study, store=home.files.push)
             state = record.state()
             sandbox = ProcessSandbox(home.sandboxes)
             slots = MachineSlots(log, home, study, sandbox)
@@ -212,13 +212,13 @@ def answer_question(record: StudyLog, digest: str, by: Origin, note: str = "", *
     return next(entry for entry in record.state().approvals if entry.seq == event.seq)
 
 
-def build_report_again(log: EventLog, study: str, folder: Path) -> Report:
+def build_report_again(home: Home, log: EventLog, study: str) -> Report:
     """Build a study's report of all that happened before a report did, which the log is to know; raise ReportError."""
-    record = StudyLog(log, study)
+    record = StudyLog(log, study, store=home.files.push)
     while True:
         state = record.state()
         shown = fold(before_report(log.read(study)[: state.event_count]))
-        made = build_report(replace(shown, newest_report=state.newest_report), folder)
+        made = build_report(replace(shown, newest_report=state.newest_report), home.study(study))
         payload = made.payload()
         with suppress(HeadMoved):
             if file_hashes(state.newest_report) != file_hashes(payload):

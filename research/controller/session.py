@@ -1,8 +1,8 @@
 """One controller's work on one study, from creating or taking it up to its end.
 
 A study is driven by one controller, on whichever host, with its lease in the event log's database, and from the
-installation where its evidence and attempts lie. Everything that must survive is in the event log; a session holds only
-what a process needs while it lives.
+installation where its evidence lies, or any other that shares its files. Everything that must survive is in the event
+log and those; a session holds only what a process needs while it lives.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -40,8 +40,9 @@ from research.planners.context import Planner
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.runs.launcher import SERVERS
 from research.scheduler.approvals import MODE, ApprovalMode
+from research.scheduler.required_runs import attempts_running
 from sandboxes import ProcessSandbox
-from studies import EventLog, EventType, StudyLog, StudyState
+from studies import ControllerLeaseLost, EventLog, EventType, StoreError, StudyLog, StudyState
 from studies.log.fold import SERVED, WORKED
 from studies.log.locks import ControllerLease, ControllerLeases, Holder, renew_in_background
 from studies.log.study import EXPLORE, PAPERS
@@ -62,8 +63,10 @@ _FILLER = {"does", "the", "and", "make", "for", "with", "how", "what", "which", 
 
 @contextmanager
 def hold_lease(home: Home, log: EventLog, study: str, note: Note) -> Iterator[ControllerLease]:
-    """Hold a study's lease; raises LeaseHeld, naming the other. `note` is told of waiting for a dead controller."""
+    """Hold a study's lease, with its files as others left them; raises LeaseHeld, naming the other. `note` is told of
+    waiting for a dead controller."""
     with renew_in_background(ControllerLeases(log).take(study, Holder.here(home.path), note)) as lease:
+        home.files.pull(log, study)
         yield lease
 
 
@@ -76,7 +79,8 @@ def has_controller(home: Home, log: EventLog, study: str, *, local: bool = False
 
 
 def require_here(home: Home, log: EventLog, state: StudyState) -> None:
-    """Raise NotReady unless what a study has made lies in this installation."""
+    """Fetch what others share of a study; raise NotReady unless what it has made lies in this installation."""
+    home.files.pull(log, state.id)
     begun = state.explorations or state.hypotheses or state.noise_plan is not None or state.design is not None
     if not begun or home.study(state.id).is_dir():
         return
@@ -84,20 +88,28 @@ def require_here(home: Home, log: EventLog, state: StudyState) -> None:
     where = "another one" if row is None else f"{row.holder.home} on {row.holder.host}"
     raise NotReady(
         f"expected the folder of study {state.id}, with its runs and evidence, in {home.path}; it is in {where}. "
-        "Go on with it there, or bring its folder here once no run of it goes on there"
+        "Go on with it there, share its files (AJET_FILES), or bring its folder here once no run of it goes on there"
     )
 
 
 def require_files(home: Home, log: EventLog, study: str) -> None:
-    """Raise NotReady where a study's files lie in another installation of the database, and so prove nothing."""
+    """Fetch what others share of a study; raise NotReady where its files lie elsewhere alone, and so prove nothing."""
+    home.files.pull(log, study)
     if home.study(study).is_dir() or (row := ControllerLeases(log).read(study)) is None:
         return
     holder, me = row.holder, Holder.here(home.path)
     if (holder.host, holder.home) != (me.host, me.home):
         raise NotReady(
             f"expected the files of study {study} in {home.path}; they are in {holder.home} on {holder.host}. Ask "
-            "there, or bring the study's folder here"
+            "there, share its files (AJET_FILES), or bring the study's folder here"
         )
+
+
+def end_leftovers(home: Home, study: str, active: Collection[str] = ()) -> None:
+    """End attempts at a study that run here and are none of these: others went on without them."""
+    for handle in ProcessSandbox(home.sandboxes).list():
+        if handle.labels.get("study") == study and handle.name not in active and handle.poll() is None:
+            handle.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +165,10 @@ def new_study_id(topic: str, token: str | None = None) -> str:
     return "-".join([*(words[:3] or ["study"]), token or secrets.token_hex(2 if words else 3)])
 
 
-def create_study(log: EventLog, study: str, request: StudyRequest, check_of: KnownCheck = lambda job: None) -> None:
+def create_study(
+    log: EventLog, study: str, request: StudyRequest, check_of: KnownCheck = lambda job: None,
+    record: StudyLog | None = None,
+) -> None:  # fmt: skip
     """Append `study.created`; `check_of` knows what a model of the study was seen to take."""
     slots = capacity_for(request, check_of).runs
     payload = {
@@ -175,7 +190,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
         "command": ["ajet", *request.command], "versions": collect_versions(), "machine": describe(), WORKED: 0.0,
         **({SERVED: True} if request.served else {}),
     }  # fmt: skip
-    StudyLog(log, study).append(EventType.STUDY_CREATED, payload, actor="user")
+    (record or StudyLog(log, study)).append(EventType.STUDY_CREATED, payload, actor="user")
 
 
 def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) -> None:
@@ -191,7 +206,8 @@ def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) ->
                 write_bytes(folder / PAPERS / name, text)
         except OSError as error:
             raise home_error(folder, error) from error
-        create_study(log, study, request, check_loader(home.models))
+        record = StudyLog(log, study, store=home.files.push)
+        create_study(log, study, request, check_loader(home.models), record)
 
 
 def begin_served(
@@ -224,7 +240,7 @@ class Session:
     ) -> None:  # fmt: skip
         """`check` raises ControllerLeaseLost once another controller may drive the study; `mirror` tells of W&B."""
         self._interruption = interruption
-        self._home = home
+        self._home, self._log = home, log
         self._study = study
         self._observers: list[Observer] = []
         self._folder = home.study(study)
@@ -233,6 +249,9 @@ class Session:
             home=home, log=log, study=study, planner=planner, sandbox=ProcessSandbox(home.sandboxes),
             isolation=isolation, note=self._note, check=check, mirror=mirror,
         )  # fmt: skip
+        if home.files.url:
+            running = attempts_running(self._controller.state())
+            end_leftovers(home, study, [run.active.name for run in running if run.active is not None])
 
     def plan(self) -> StudyState:
         """Lock a design unless there is one; an error or an interrupt stops the study."""
@@ -262,6 +281,13 @@ class Session:
             yield
         except errors as error:
             self._controller.halt(error.message)
+            raise
+        except ControllerLeaseLost:
+            with suppress(StoreError):
+                row, me = ControllerLeases(self._log).read(self._study), Holder.here(self._home.path)
+                if row is not None and (row.holder.host, row.holder.home) != (me.host, me.home):
+                    self._home.files.forget(self._study)
+                    end_leftovers(self._home, self._study)
             raise
 
     def _note(self, line: str) -> None:

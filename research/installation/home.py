@@ -15,6 +15,7 @@ from typing import Final
 from filelock import FileLock, Timeout
 
 from research.errors import NotReady
+from research.installation.shared_files import SharedFiles
 from swarm.environments.registry import add_folder
 
 BEGINNING_S: Final = 30.0
@@ -30,11 +31,12 @@ _LEFT_OPEN = ("ajet.db", "ajet.db-wal", "ajet.db-shm", "studies", "models", "env
 
 
 class Home:
-    """Where everything of an installation lies. `path` is absolute; `database` is the event log's URL."""
+    """Where all of an installation lies: `path` is absolute, `database` and `files` are URLs of what is shared."""
 
-    def __init__(self, path: Path, database: str) -> None:
+    def __init__(self, path: Path, database: str, files: str = "") -> None:
         self.path = path
         self.database = database
+        self.files = SharedFiles(files, path)
         self.sandboxes = path / "sandboxes"
         self.containers = path / "containers"
         self.models = path / "models"
@@ -51,7 +53,7 @@ class Home:
         database = environment.get("AJET_DATABASE_URL")
         if "?" in str(path) and not database:  # it would end the path in the database's URL: another file's
             raise NotReady(f"expected a home (AJET_HOME) without ? in its path, found {path}; give it another name")
-        return cls(path, database or f"sqlite:///{path / 'ajet.db'}")
+        return cls(path, database or f"sqlite:///{path / 'ajet.db'}", environment.get("AJET_FILES", ""))
 
     def prepare(self) -> Home:
         """Make the folder and see that it can be written; raises NotReady with the reason."""
@@ -67,6 +69,8 @@ class Home:
             probe.unlink(missing_ok=True)  # another thread's has the same name
         except OSError as error:
             raise home_error(self.path, error) from error
+        if self.files.url:
+            self.files.open()
         add_folder(self.environments)
         return self
 

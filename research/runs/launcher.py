@@ -43,7 +43,7 @@ from studies.checks.training import find_untrained_run
 from studies.log.event_log import Clock
 from studies.metrics import kind_of, other_environment
 from studies.records.design import is_expression
-from studies.records.runs import BLAMELESS_CODES, DISK_FULL, SERVER_AWAY, SERVER_TAKEN, WORST_CODES
+from studies.records.runs import BLAMELESS_CODES, DISK_FULL, SERVER_AWAY, SERVER_TAKEN, WORST_CODES, Measurement
 from swarm.client.async_client import EPISODE_TIMEOUT_S
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel
@@ -192,6 +192,9 @@ class AttemptLauncher:
         if read_at is not None and 0 <= (self.clock() - read_at).total_seconds() < READ_AGAIN_S:
             return False  # a clock that was set back is read again
         if (handle := self.sandbox.adopt(attempt.name)) is None:
+            if not self._folder(run, attempt.number).spec.exists():  # another host's, whose controller is gone
+                self._append_end(run, attempt, "stopped", "lost", "the host that launched it is gone", 0.0)
+                return True
             # Claimed anew in any case: somebody may be about to take the slot of a controller that was killed.
             if not attempt.server and not self.take_slot(state, run, attempt.number):
                 return False
@@ -328,6 +331,11 @@ class AttemptLauncher:
     def _collect(
         self, state: StudyState, run: RunState, attempt: AttemptState, said: AttemptOutcome | None
     ) -> CollectedEvidence:
+        # Where another host goes on between an attempt's end and what was collected of it, its files are not there.
+        kept = self.home.study(self.record.study) / "runs" / run.run_id / "collected.json"
+        if not self._folder(run, attempt.number).spec.exists() and (stored := read_json(kept)) is not None:
+            return CollectedEvidence(stored["payload"], tuple(map(Measurement.model_validate, stored["measurements"])))
+
         def end(of: AttemptState, seconds: float) -> datetime:
             return datetime.fromisoformat(of.launched) + timedelta(seconds=seconds)
 
@@ -337,13 +345,17 @@ class AttemptLauncher:
         *earlier, last = run.lineage  # the attempts whose training the run's is
         trained = [*((one, end(one, one.seconds or 0.0)) for one in earlier), (last, ended)]
         others = self.slots.spans(ended)
-        return collect(
+        evidence = collect(
             self._folder(run, attempt.number), self._attempt_spec(state, run, attempt),
             self.home.study(self.record.study), self.read_tracking, said=said or NOTHING_SAID,
             neighbours=None if attempt.server else max(
                 count_neighbours(attempts, one, until, others) for one, until in trained
             ),
         )  # fmt: skip
+        if self.home.files.url:
+            measured = [measurement.model_dump(mode="json") for measurement in evidence.measurements]
+            write_json(kept, {"payload": dict(evidence.payload), "measurements": measured})
+        return evidence
 
     def _append_evidence(
         self, run: RunState, attempt: AttemptState, evidence: CollectedEvidence, seconds: float

@@ -157,7 +157,7 @@ def _budget(site: Site, view: View, form: Form) -> None:
 
 
 def _build(site: Site, view: View, form: Form) -> None:
-    interventions.build_report_again(site.log, form["study"], site.folder(form["study"]))
+    interventions.build_report_again(site.home, site.log, form["study"])
 
 
 def _check(site: Site, view: View, form: Form) -> str:

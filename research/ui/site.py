@@ -26,6 +26,7 @@ from starlette.exceptions import HTTPException
 from research.controller.session import has_controller
 from research.errors import BadInput, NotReady
 from research.installation.home import Home
+from research.installation.shared_files import FilesAway
 from research.installation.studies import find_study
 from research.shown.listing import ListedStudy, read_listing
 from research.shown.tokens import visible
@@ -203,7 +204,10 @@ class Site:
         if not fresh:
             lock.acquire()
         try:
-            return record.state()
+            state = record.state()
+            with suppress(FilesAway):  # pages say what is not here
+                self.home.files.pull(self.log, study)
+            return state
         finally:
             lock.release()
 

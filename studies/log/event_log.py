@@ -14,7 +14,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, overload
@@ -87,6 +87,7 @@ _HEAD: Final = _OF_STUDY.order_by(_TABLE.c.seq.desc()).limit(1)
 _INSERT: Final = sa.insert(_TABLE)  # all made once: a study of a hundred events asks them hundreds of times
 LOCK_FILE: Final = "design.lock"
 Change = tuple[EventType, Mapping[str, Any]]
+Stored = Callable[[Event], AbstractContextManager[Any]]
 _TRIES: Final = 200
 
 
@@ -343,10 +344,12 @@ class BudgetClock:
 
 
 class StudyLog:
-    """Reads and writes one study of a log. A controller passes its `work`, which each event charges to the budget."""
+    """Reads and writes one study of a log. A controller passes its `work`, which each event charges to the budget;
+    who writes files that events name passes the `store` of them, within which the event is appended."""
 
-    def __init__(self, log: EventLog, study: str, work: BudgetClock | None = None) -> None:
+    def __init__(self, log: EventLog, study: str, work: BudgetClock | None = None, store: Stored = nullcontext) -> None:
         self.study: Final = study
+        self._store = store
         self._log = log
         self._work = work
         self._last: Event | None = None
@@ -390,8 +393,9 @@ class StudyLog:
                 f"{error.type} cannot follow what happened in study {self.study}: {error.difference}. Nothing was "
                 f"written; look at the study with: ajet study show {self.study}"
             ) from error
-        self._sent = (event.hash, worked or 0.0)
-        self._log.append(event)
+        with self._store(event):
+            self._sent = (event.hash, worked or 0.0)
+            self._log.append(event)
         self._sent = None
         if self._work is not None and worked is not None:
             self._work.charge(worked)
