@@ -15,15 +15,16 @@ lets no lease expire before waiting heartbeats are read. Admission is first come
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
 from swarm.errors import SwarmError, Throttled
-from swarm.store.tables import StoredEvent
 from swarm.wire import ServerState
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 MOST_UNPAID, UNPAID_PER_S = 10_000, 10.0
 """Episodes that may begin though no call was made in them: at once, and more each second."""
 PAID = 2
@@ -204,17 +205,16 @@ TRANSITIONS: Mapping[ServerState, frozenset[ServerState]] = {
 
 
 class StateMachine:
-    """Holds the state; `transition_to` is the only way to change it, and tells `listener` after each change."""
+    """Holds the state; `transition_to` is the only way to change it, and logs each change."""
 
-    def __init__(self, listener: Callable[[StoredEvent], None] = lambda change: None) -> None:
-        self._listener = listener
+    def __init__(self) -> None:
         self.state = ServerState.OFFLINE
         self.reason: str | None = None
         """Why the server FAILED; None in every other state."""
 
-    def transition_to(self, target: ServerState, reason: str | None = None) -> StoredEvent:
-        """Change the state; return what is told of it. Raises RuntimeError, with the state unchanged, if the table has
-        no such change or FAILED lacks a reason."""
+    def transition_to(self, target: ServerState, reason: str | None = None) -> None:
+        """Change the state. Raises RuntimeError, with the state unchanged, if the table has no such change or FAILED
+        lacks a reason."""
         if target not in TRANSITIONS[self.state]:
             allowed = ", ".join(sorted(TRANSITIONS[self.state]))
             raise RuntimeError(f"{self.state} -> {target} is not a transition; from here: {allowed}")
@@ -222,7 +222,5 @@ class StateMachine:
             raise RuntimeError(f"expected a reason exactly for FAILED, found {reason!r} for {target}")
         if reason is not None:  # it may name a file whose name is no Unicode, and a status has to be sent
             reason = reason.encode("utf-8", "backslashreplace").decode()
-        change = StoredEvent("state", time.time(), {"from": self.state, "to": target, "reason": reason})
+        log.info("event=state from=%s to=%s%s", self.state, target, f" reason={reason!r}" if reason else "")
         self.state, self.reason = target, reason
-        self._listener(change)
-        return change

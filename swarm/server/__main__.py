@@ -27,7 +27,7 @@ from filelock import FileLock, Timeout
 from swarm.environments.registry import add_folder
 from swarm.errors import InvalidRequest, ServerFailed, SwarmError
 from swarm.plugins import seconds
-from swarm.rollout.keys import Keys, ServerDirectory
+from swarm.rollout.keys import Keys, ServerDirectory, write_private
 from swarm.server.connections import LimitedHttp, raise_file_limit
 from swarm.server.reading import answer_lines
 from swarm.server.routes import make_app
@@ -178,9 +178,7 @@ def _serve(server: SwarmServer, sock: socket.socket, directory: Path, *, idle: b
     server.keys.write_tokens(directory / "tokens.json")  # before somebody finds the address
     host, port = sock.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    part = address.with_name(address.name + ".part")
-    part.write_text(json.dumps({"url": url, "pid": os.getpid(), "started": time.time()}))
-    os.replace(part, address)
+    write_private(address, json.dumps({"url": url, "pid": os.getpid(), "started": time.time()}))
     logging.getLogger(__name__).info("event=listening url=%s pid=%d", url, os.getpid())
     http.run(sockets=[sock])
 

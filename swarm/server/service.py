@@ -26,7 +26,7 @@ from swarm.rollout.keys import Keys, ServerDirectory
 from swarm.rollout.state import StateMachine
 from swarm.store.archive import Archive, erase_archived
 from swarm.store.reading import EpisodeReader
-from swarm.store.tables import StoredEvent, best_of
+from swarm.store.tables import best_of
 from swarm.store.writer import open_store
 from swarm.training.checkpoints import list_checkpoints
 from swarm.training.loop import Training
@@ -157,7 +157,7 @@ class SwarmServer:
         checkpoint_after_s: float | None = None,
     ) -> None:
         self.keys = keys
-        self.machine = StateMachine(self._on_transition)
+        self.machine = StateMachine()
         self._directory = directory
         self._kept = ServerDirectory(directory)
         self._store = store or default_store(directory)
@@ -266,7 +266,7 @@ class SwarmServer:
             if self.machine.state is not ServerState.OFFLINE:
                 return
             self._kept.record_engine_on(job)
-            booting = self.machine.transition_to(ServerState.BOOTING)
+            self.machine.transition_to(ServerState.BOOTING)
             try:
                 store, recovered = await asyncio.to_thread(open_store, self._store, job, self._kept.installation())
             except Exception as error:
@@ -275,7 +275,6 @@ class SwarmServer:
                 raise ServerFailed(f"the server FAILED: {reason}") from error
             if recovered.fresh_start is not None:
                 log.warning("event=fresh_start job_digest=%s reason=%r", job.digest(), recovered.fresh_start)
-            store.note(booting)
             self._boot = secrets.token_hex(8)
             self.opened = Training(
                 job, self.machine, (store, recovered), self.checkpoints_of(recovered.job_digest),
@@ -357,13 +356,6 @@ class SwarmServer:
 
     def checkpoints_of(self, digest: str) -> Path:
         return self._directory / "checkpoints" / digest[:12]
-
-    def _on_transition(self, change: StoredEvent) -> None:
-        told = change.details
-        reason = f" reason={told['reason']!r}" if told["reason"] else ""
-        log.info("event=state from=%s to=%s%s", told["from"], told["to"], reason)
-        if self.opened is not None:
-            self.opened.store.note(change)
 
 
 def default_store(directory: Path) -> str:

@@ -31,7 +31,6 @@ from swarm.store.tables import (
     Base,
     EpisodeRow,
     Sample,
-    StoredEvent,
     StreamRow,
     TaskListRow,
     choose_kept_steps,
@@ -238,7 +237,7 @@ class CheckpointEvaluated(Update):
 
 Change = Base | Update
 _TOGETHER: tuple[type[Change], ...] = (
-    EpisodeRow, CallCaptured, EpisodePrepared, EpisodeClosed, StepMeasured, StreamRow, TaskListRow, StoredEvent,
+    EpisodeRow, CallCaptured, EpisodePrepared, EpisodeClosed, StepMeasured, StreamRow, TaskListRow,
 )  # fmt: skip
 """Those of one kind are written together, kind after kind in this order; all others where they stand."""
 

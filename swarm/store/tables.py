@@ -257,25 +257,11 @@ class TaskListRow(Base):
     ids: Mapped[tuple[str, ...]] = mapped_column(Json)
 
 
-class StoredEvent(Base):
-    """Something worth remembering happened to the server: a state transition, a recovery, ..."""
-
-    __tablename__ = "events"
-
-    serial: Mapped[int] = mapped_column(Serial, primary_key=True, init=False)
-    training: Mapped[int] = mapped_column(init=False)
-    kind: Mapped[str]
-    at: Mapped[float]
-    details: Mapped[Mapping[str, Any]] = mapped_column(Json, default_factory=dict)
-
-
 METADATA = Base.metadata
-META, TRAININGS, EPISODES, NODES, STEPS, CHECKPOINTS, STREAMS, TASK_LISTS, EVENTS = (
+META, TRAININGS, EPISODES, NODES, STEPS, CHECKPOINTS, STREAMS, TASK_LISTS = (
     cast(sa.Table, row.__table__)
-    for row in (
-        MetaRow, TrainingRow, EpisodeRow, NodeRow, StepRow, CheckpointRow, StreamRow, TaskListRow, StoredEvent,
-    )
-)  # fmt: skip
+    for row in (MetaRow, TrainingRow, EpisodeRow, NodeRow, StepRow, CheckpointRow, StreamRow, TaskListRow)
+)
 VERSION = sa.Table(
     "alembic_version",
     METADATA,

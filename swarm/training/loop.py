@@ -34,7 +34,7 @@ from swarm.rollout.state import LeaseClock, StateMachine
 from swarm.rollout.teams import Resolver
 from swarm.store.changes import BatchScheduled, Change, CheckpointEvaluated, CheckpointSaved, StepMeasured
 from swarm.store.reading import FINISHED, RecoveredState
-from swarm.store.tables import StoredEvent, best_of
+from swarm.store.tables import best_of
 from swarm.store.writer import Store
 from swarm.training.checkpoints import Checkpoints
 from swarm.training.metrics import EngineWork, FlatRewards, Pace, Stopwatch, batch_metrics, list_samples, make_batch
@@ -260,9 +260,7 @@ class Training:
             watch = Stopwatch(self._engine_work, spent=spent)
             await self._learn(backend, tuple(groups.values()), watch, evaluated, given)
         if state.begun:
-            details = {"checkpoint": loaded, "step": self.step, "pool": len(state.pool)}
-            log.warning("event=recovered checkpoint=%(checkpoint)d step=%(step)d pool=%(pool)d", details)
-            self.store.note(StoredEvent("recovered", time.time(), details))
+            log.warning("event=recovered checkpoint=%d step=%d pool=%d", loaded, self.step, len(state.pool))
 
     async def _train(self, backend: Backend) -> None:
         self._checkpoints.saved_at = self._now()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,12 +178,17 @@ async def test_recovered_weights_are_bit_equal_to_uninterrupted_ones(tmp_path: P
     assert different == []
 
 
-async def test_transitions_and_recoveries_are_written_down_once_each(tmp_path: Path) -> None:
+async def test_transitions_and_recoveries_are_logged_once_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     for _ in range(2):
         async with serving(tmp_path) as served:
             await served.play_to(1)
-    rows = execute(default_store(tmp_path), "select kind, details from events order by serial")
-    events = [(kind, json.loads(details)) for kind, details in rows]
+    told = [record.getMessage() for record in caplog.records]
     life = ["BOOTING", "ROLLING", "ROLLING_POST", "WEIGHT_SYNCING", "ROLLING", "OFFLINE"]
-    assert [details["to"] for kind, details in events if kind == "state"] == [*life, "BOOTING", "ROLLING", "OFFLINE"]
-    assert [details for kind, details in events if kind == "recovered"] == [{"checkpoint": 0, "step": 1, "pool": 0}]
+    reached = [line.rpartition("to=")[2] for line in told if line.startswith("event=state ")]
+    assert reached == [*life, "BOOTING", "ROLLING", "OFFLINE"]
+    assert [line for line in told if line.startswith("event=recovered")] == [
+        "event=recovered checkpoint=0 step=1 pool=0"
+    ]

@@ -269,8 +269,13 @@ async def test_every_state_can_be_scraped(tmp_path: Path, monkeypatch: pytest.Mo
         assert (state(bare), {*bare}) == ("OFFLINE", {("ajet_server_state", each) for each in ServerState})
         served.server.load(job())
         assert ("ajet_steps", "") in await scraped(served)
-        seen, machine = [], served.server.machine
-        monkeypatch.setattr(machine, "_listener", lambda _: seen.append(read(exposition(served.server).decode())))
+        seen, change = [], served.server.machine.transition_to
+
+        def look_after(*to: Any) -> None:
+            change(*to)
+            seen.append(read(exposition(served.server).decode()))
+
+        monkeypatch.setattr(served.server.machine, "transition_to", look_after)
         await served.server.start()
         await served.until(state="ROLLING")
         await served.play_step()
