@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -298,11 +299,13 @@ class Permission:
 
 
 class ControlRoute(APIRoute):
-    """A route that judges the key before it reads a body, and takes any body as JSON, an empty one as `{}`."""
+    """A route that judges the key before it reads a body, and takes any body as JSON, an empty one as `{}`. One that
+    has parameters of the query takes no others."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         self._permissions = [one.call for one in self.dependant.dependencies if isinstance(one.call, Permission)]
+        self._queries = {one.alias for one in get_flat_params(self.dependant) if self.dependant.query_params}
         declared = {one.name for one in self.dependant.path_params}
         undeclared = [name for name in self.param_convertors if name not in declared]
         self.openapi_extra = {
@@ -320,6 +323,9 @@ class ControlRoute(APIRoute):
         async def serve(request: Request) -> Response:
             for permission in self._permissions:
                 await permission(request)
+            for name, value in request.query_params.items() if self._queries else ():
+                if name not in self._queries:
+                    raise errors.describe_invalid({"loc": [name], "type": "extra_forbidden", "msg": "", "input": value})
             if self.body_field is not None:
                 request = _JsonRequest(request, await request.body())
             return await answer(request)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Query
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, PlainValidator
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -68,30 +68,6 @@ READERS = [Depends(Permission("admin", "client", "viewer", uses=("model",)))]
 JSON_LINES = "application/jsonl"
 LINES: dict[int | str, dict[str, Any]] = {200: {"content": {JSON_LINES: {}}}}
 CONFLICT, LOST = error_responses(409), error_responses(409, 410)
-
-
-class _Query(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class _ListQuery(_Query):
-    limit: int = Field(default=LISTED, ge=1, le=MOST_LISTED)
-
-
-class _AbortQuery(_Query):
-    failed: bool = False
-
-
-class _FilesQuery(_Query):
-    under: str = Field(default="tracking", max_length=1000)
-
-
-class _FileQuery(_Query):
-    path: str = Field(max_length=1000)
-
-
-class _SamplesQuery(_Query):
-    episode: str | None = Field(default=None, description="one episode; all that are known when left out")
 
 
 router = APIRouter(
@@ -176,11 +152,9 @@ async def end(body: wire.EndRequest, claims: Holder, server: Server) -> wire.End
 
 
 @router.post("/episodes/{episode_id}/abort", responses=LOST)
-async def abort(
-    body: wire.AbortRequest, query: Annotated[_AbortQuery, Query()], claims: Holder, server: Server
-) -> wire.Ack:
+async def abort(body: wire.AbortRequest, claims: Holder, server: Server, *, failed: bool = False) -> wire.Ack:
     """Give an episode up; `failed` says that its agent failed the task, which is skipped after three failures."""
-    return await server.training.rollout.abort(claims, body.reason, failed=query.failed)
+    return await server.training.rollout.abort(claims, body.reason, failed=failed)
 
 
 @router.post("/episodes/{episode_id}/prepare", responses=LOST)
@@ -202,9 +176,9 @@ async def outcome(claims: Holder, server: Server) -> wire.Ack:
 
 
 @router.get("/episodes", dependencies=ANYONE)
-async def episodes(query: Annotated[_ListQuery, Query()], server: Server) -> wire.EpisodeList:
+async def episodes(server: Server, limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = LISTED) -> wire.EpisodeList:
     """List the newest episodes."""
-    return await Inspection(server).episodes(query.limit)
+    return await Inspection(server).episodes(limit)
 
 
 @router.get("/episodes/{episode_id}", dependencies=ANYONE)
@@ -214,9 +188,9 @@ async def episode(episode_id: Annotated[str, Path(min_length=1)], server: Server
 
 
 @router.get("/samples", dependencies=PLAYERS, response_class=StreamingResponse, responses=LINES)
-async def samples(query: Annotated[_SamplesQuery, Query()], server: Server) -> Response:
-    """Export episodes with every token, a JSON line each."""
-    counts, lines = await Inspection(server).export(query.episode)
+async def samples(server: Server, episode: str | None = None) -> Response:
+    """Export one episode, or all that are known, with every token, a JSON line each."""
+    counts, lines = await Inspection(server).export(episode)
     return StreamingResponse(lines, headers={wire.EXPORT_HEADER: counts.model_dump_json()}, media_type=JSON_LINES)
 
 
@@ -227,15 +201,15 @@ async def checkpoints(server: Server) -> wire.CheckpointList:
 
 
 @router.get("/files", dependencies=ADMIN)
-async def files(query: Annotated[_FilesQuery, Query()], server: Server) -> wire.FileList:
+async def files(server: Server, under: Annotated[str, Query(max_length=1000)] = "tracking") -> wire.FileList:
     """List the files of checkpoints and of trackers' logs below a folder of the server's."""
-    return await asyncio.to_thread(server.list_files, query.under)
+    return await asyncio.to_thread(server.list_files, under)
 
 
 @router.get("/file", dependencies=ADMIN, response_class=StreamingResponse)
-async def file(query: Annotated[_FileQuery, Query()], server: Server) -> Response:
+async def file(path: Annotated[str, Query(max_length=1000)], server: Server) -> Response:
     """Return one of these files, with its sha256 as a header."""
-    pieces, sha256 = await asyncio.to_thread(server.read_file, query.path)
+    pieces, sha256 = await asyncio.to_thread(server.read_file, path)
     return StreamingResponse(pieces, media_type="application/octet-stream", headers={wire.FILE_HASH: sha256})
 
 

@@ -168,7 +168,7 @@ def has_tokens(record: wire.EpisodeRecord) -> bool:
 class HistoryQuery(BaseModel):
     """Which steps and metrics are asked for."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
     after: int = Field(default=0, ge=0, le=2**31 - 1, description="steps above it")
     limit: int = Field(default=100, ge=1, le=500)
