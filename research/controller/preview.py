@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, ValidationError
 
 from research.controller.built_designs import build_replication
 from research.controller.controller import budget_left
@@ -42,6 +42,7 @@ from research.planners.rules import RulesPlanner
 from research.planners.tools import MOST_FINDINGS, PriceRequest, find_related
 from research.proposals.actions import LEAST_SEEDS, Replicate
 from research.proposals.metric_choice import RequestedMetric
+from research.text import describe
 from studies import EventLog, StudyLog, StudyState
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget, Design, Hypothesis, Metric
@@ -116,7 +117,7 @@ class PriceTable(BaseModel):
         try:
             return cls.model_validate_json(Path(named or path).read_bytes()) if named or path.exists() else cls()
         except (OSError, ValueError) as error:
-            told = " ".join(str(error).split())[:200]
+            told = describe(error) if isinstance(error, ValidationError) else " ".join(str(error).split())[:200]
             raise BadInput(f"expected prices as docs/machines.md says in {named or path}; found {told}") from error
 
 

@@ -154,7 +154,7 @@ def capacity_for(request: StudyRequest, check_of: KnownCheck) -> Capacity:
     """Return how many runs of a study go at once, and on what: as many as fit, at most as many as are asked for."""
     job, models = request.base or Job(), request.requested.models.by_name.values()
     others = (job.model_copy(update={"model": known.model}) for known in models)
-    there = request.servers and Capacity(len(request.servers), "swarm servers")
+    there = request.servers and Capacity(len(request.servers), "swarm servers, not asked")
     fits = there or runs_at_once((job, *others), check_of)
     return replace(fits, runs=min(fits.runs, request.parallel or fits.runs))
 

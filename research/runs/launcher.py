@@ -154,7 +154,7 @@ class AttemptLauncher:
         if self._asked is not None and self._seconds_since(self._asked.isoformat()) < ASK_AGAIN_S:
             return False
         if spins and since < (pause := min(ANEW_AFTER_S, ASK_AGAIN_S * 2**spins)):
-            self.waits_for = f"one ended {spins} attempts at run {run.run_id} in a row, which waits {pause:.0f} s"
+            self.waits_for = f"run {run.run_id} waits {pause:.0f} s, as its last tries ({spins}) ended by their servers"
             return False
         plan = plan_resume(run, lambda earlier: self._folder(run, earlier))
         begun = next((one.server for one in run.attempts if one.number == plan.resumes), "")
@@ -162,9 +162,10 @@ class AttemptLauncher:
         taken = {one.server: one.name.removeprefix(f"ajet-{self.record.study}-") for one in every if one.status is None}
         of_arm = Counter(one.server for other in state.runs_of(run.spec.arm) for one in other.attempts)
         known = sorted(state.settings[SERVERS], key=lambda server: (server != begun, of_arm[server]))
-        why = []
+        why, fewest = [], len(every)
         for server in known[:1] if begun and since < ANEW_AFTER_S else known:
-            if server in taken:
+            if server in taken or of_arm[server] > fewest:  # a run of this study that ends makes room for the arm there
+                fewest = min(fewest, of_arm[server]) if server != begun else fewest
                 continue
             if not (reason := find_use(self.home, server, self.record.study, taken.values())):
                 self._servers[name], self.waits_for, self._asked = server, "", None

@@ -204,7 +204,7 @@ async def observe_conditions(client: AsyncSwarmClient, folder: AttemptFolder, sp
         status = await client.status()
         loaded, still = status.provenance, status.stillness
         if spec.server:  # whose machine trains
-            there = f"{status.machine}, device {loaded.get('device', job.device)}"
+            there = f"{status.machine}, device {loaded.get('device', job.device)}, at {spec.server}"
     final = read_json(folder.evaluation("final")) or read_json(folder.evaluation("initial")) or {"episodes": []}
     during = read_json(folder.evaluation("during")) or {"evaluations": []}
     evaluated = {str(episode["task_id"]) for part in (final, *during["evaluations"]) for episode in part["episodes"]}

@@ -14,6 +14,7 @@ import inspect
 import json
 import logging
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -300,12 +301,16 @@ def choose_device(job: Job) -> torch.device:
     return torch.device(job.device)
 
 
+_LOADING = threading.Lock()
+"""transformers replaces methods of all models while it loads one: two that overlap leave `tie_weights` empty."""
+
+
 def _skeleton(folder: Path, job: Job) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        with torch.device("meta"):
+        with _LOADING, torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, job.dtype), trust_remote_code=False)
             if job.lora_rank:
                 add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
@@ -321,10 +326,11 @@ def read_model(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Modul
 
     load: Any = AutoModelForCausalLM.from_pretrained
     try:
-        model, found = load(
-            folder, dtype=dtype, attn_implementation=attends, local_files_only=True, trust_remote_code=False,
-            use_safetensors=True, output_loading_info=True,
-        )  # fmt: skip
+        with _LOADING:
+            model, found = load(
+                folder, dtype=dtype, attn_implementation=attends, local_files_only=True, trust_remote_code=False,
+                use_safetensors=True, output_loading_info=True,
+            )  # fmt: skip
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise load_error(f"the model in {folder}", error) from error
     if missing := sorted(found["missing_keys"]):
