@@ -1,7 +1,5 @@
 """Every error the research side raises for a person; the command line then exits with 2."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -71,7 +69,7 @@ class Unmeasurable(DesignRefused):
 class TopicDeclined(ResearchError):
     """The planner declines the topic, or has no further question; `said` is its reason, in its words."""
 
-    def __init__(self, said: PlannerMessage) -> None:
+    def __init__(self, said: "PlannerMessage") -> None:
         super().__init__(f'{said.by}: "{said.text}"')
         self.said = said
 

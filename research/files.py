@@ -4,8 +4,6 @@ JSON is written in the records' one canonical form, so that equal values are equ
 ended costs its run no try, and nothing is launched until there is room again.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

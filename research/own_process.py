@@ -8,8 +8,6 @@ it; AJET_RUNS_AT_ONCE beside it tells a server that nobody has, and among how ma
 (`swarm/backends/local/loading.py`).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import MutableMapping
 

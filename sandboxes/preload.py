@@ -8,8 +8,6 @@ random numbers of its own. Where nothing can be forked (it is gone, has threads 
 system is not Linux) a process is started as ever.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import ctypes

@@ -10,8 +10,6 @@ A session is named by its leader's pid, and such numbers are reused: nothing is 
 session meant. Processes that made a session of their own are not found.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

@@ -9,8 +9,6 @@ Run by path, with the sandbox's folder as its only argument; standard library al
   when `exit.json` appears.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

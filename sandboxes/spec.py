@@ -5,8 +5,6 @@ killed between deciding and launching just launches again. What runs outlives th
 files, some written once, and a lock; it must not be shared over a network.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Every error of studies: what was expected, what was found, what to do, in one line."""
 
-from __future__ import annotations
-
 
 class StudiesError(Exception):
     """Base of all errors of studies; itself one that nobody catches apart: no such study, or what cannot be written."""

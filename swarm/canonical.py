@@ -4,8 +4,6 @@ So a job keeps its digest, and its training, when the job gains a field: give th
 done before, and name it in `added_fields`. Studies' records have the same rule (`studies.records.base`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Self
 

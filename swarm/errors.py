@@ -5,8 +5,6 @@ message is for people and says what was expected, what was found and what to do.
 `TeamAborted` are raised by clients alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +22,7 @@ _PLAIN = {
     **dict.fromkeys(("model_type", "model_attributes_type", "dataclass_type"), "expected an object"),
 }  # fmt: skip
 _FOUND_SHOWN = 80
-_BY_CODE: dict[str, type[SwarmError]] = {}
+_BY_CODE: "dict[str, type[SwarmError]]" = {}
 
 
 class SwarmError(Exception):
@@ -136,7 +134,7 @@ def from_wire(status: int, body: Any, retry_after: float | None = None) -> Swarm
     return kind(str(error.get("message")), param=error.get("param"), retry_after=retry_after)
 
 
-def to_invalid_request(error: ValidationError) -> InvalidRequest:
+def to_invalid_request(error: "ValidationError") -> InvalidRequest:
     """Return the first of what pydantic found wrong as one line: the field, what was expected, what was found."""
     return describe_invalid(error.errors(include_url=False, include_context=False)[0])
 

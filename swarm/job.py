@@ -4,8 +4,6 @@ Two jobs with equal fields describe the same training; nothing else (environment
 is learned. How a field is added is in `swarm.canonical`; `ajet job explain` prints this file's descriptions.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
@@ -563,18 +561,18 @@ class Job(Canonical):
         """Return the sha256 of `canonical()`, in hex: a field that is added later does not change it."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
-    def equals(self, other: Job) -> bool:
+    def equals(self, other: "Job") -> bool:
         """Return whether both mean the same training."""
         return self._without(_APART) == other._without(_APART)
 
-    def continues(self, other: Job) -> bool:
+    def continues(self, other: "Job") -> bool:
         """Return whether a training that `other` began goes on under this job: `steps` may differ, unless the learning
         rate's schedule runs over them, and what no step depends on (checkpoints, timeouts, memory, processes)."""
         may = _APART | _MAY_CHANGE | {"verl"} | ({"steps"} if self.lr_schedule == "constant" else set())
         mine, theirs = (job.verl_fields.model_dump(exclude=SPREAD) for job in (self, other))
         return self._without(may) == other._without(may) and mine == theirs
 
-    def differences(self, other: Job) -> tuple[str, ...]:
+    def differences(self, other: "Job") -> tuple[str, ...]:
         """Return in words where this job is not `other`, field by field."""
         mine, theirs = (job.model_dump(mode="json", exclude=_APART) for job in (self, other))
         pairs = ((name, mine.get(name), theirs.get(name)) for name in {**mine, **theirs})  # of knobs only what is set

@@ -9,8 +9,6 @@ A tiny model of a built-in environment is kept in the user's cache folder, too, 
 installations: by its hash, for the same code, packages and CPU. AJET_MODEL_CACHE=0 switches that off.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -4,8 +4,6 @@ A package names what it brings in its metadata, `[project.entry-points."ajet.bac
 nothing of it is imported before its name is asked for. Names that ajet has itself are not taken over.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points

@@ -6,8 +6,6 @@
 Both are bounded, whatever runs: of streams, owners and dropped episodes a snapshot names some and counts the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pydantic import Field

@@ -5,8 +5,6 @@ it. A name that this backend cannot compute says which one to take; a field of t
 meaning is refused. Options of verl's engine and vLLM's are passed on by their own names, where they break no promise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, Self

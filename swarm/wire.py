@@ -4,8 +4,6 @@ Which route takes and gives which is in `swarm.server.routes`, and `GET /openapi
 travel as `Authorization: Bearer KEY`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Mapping

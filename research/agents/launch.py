@@ -4,8 +4,6 @@ Of both the output is read piece by piece, and leaving its context ends it, as d
 agent's process watches a pipe, the container its gateway. The server's token stays outside of the container.
 """
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 import json

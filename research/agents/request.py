@@ -5,8 +5,6 @@ goes into a container, so it is bounded, and what is no plain file is refused; w
 settings, version control) and Python's caches stay here. Nothing of it is run or imported on this side.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

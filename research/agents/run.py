@@ -6,8 +6,6 @@ fenced (`code_changed`), and the new code plays in the next one. An edit that ca
 next save.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import shutil

@@ -1,7 +1,5 @@
 """`ajet model`, `ajet metric`, `ajet job explain`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args

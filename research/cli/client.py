@@ -4,8 +4,6 @@
 thread, so the lease lives however long the agent stands still. It is an evaluation episode, given up at its end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import math

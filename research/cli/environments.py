@@ -1,7 +1,5 @@
 """`ajet env`."""
 
-from __future__ import annotations
-
 import json
 import random
 import shlex

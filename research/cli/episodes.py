@@ -1,7 +1,5 @@
 """Episodes, inspect, export: terminal and page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Findings, recipe, planner's track record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`ajet study list`."""
 
-from __future__ import annotations
-
 from research.cli.app import Json, answer, make_table, open_installation, show_progress
 from research.shown.listing import read_listing
 

@@ -1,7 +1,5 @@
 """`ajet study plan`: what a study would be, could see and would cost, without running it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any

@@ -4,8 +4,6 @@ On a terminal a study that runs is a live screen; elsewhere (a pipe, a log file)
 shown is read from the study's state and the attempts' progress files; it decides nothing.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """`ajet sandbox`: the image that containers run in, and the sandboxes of this installation."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Watch, resume, pause, stop, approve, amend, veto, prune, remove."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time

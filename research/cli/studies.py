@@ -1,7 +1,5 @@
 """`ajet study show`, and what a terminal tells of a study at its end."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`ajet swarm` start, stop, list, token, shares, export-model, and the check of a backend."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

@@ -4,8 +4,6 @@ Each check says what was found and, where it fails, what to do. Versions are rea
 nothing heavy is imported. Nothing is sent to an online endpoint (a language model, W&B), and nothing is made.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -4,8 +4,6 @@ A frame is lines of text, each cut to the terminal's width; what says most stand
 it. Steps are asked for again only once there may be others. A server that does not answer is shown as it was.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import sys

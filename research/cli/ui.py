@@ -1,7 +1,5 @@
 """`ajet ui`: the pages on which studies are followed, reviewed and steered."""
 
-from __future__ import annotations
-
 import re
 import socket
 import webbrowser

@@ -3,8 +3,6 @@
 Values, constants, steps and direction of a replication are those of the lock; seeds and level are the new round's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ After a look whether to go on, at the end for its words. A study waits for neith
 and goes on without an answer: the decision table decides, and code concludes.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

@@ -6,8 +6,6 @@ a pause, an amendment and a veto may come from any process, as events: what was 
 again after it.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

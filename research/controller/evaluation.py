@@ -5,8 +5,6 @@ folder and its log, a preview forgets it. An action is evaluated once: the plann
 refused (`ActionCheck`), and who asked the planner takes the result of the same evaluation.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,7 +60,7 @@ class PlanningInputs(Briefing):
     """What remains of the budget's wall clock now: a slow planner spends it too."""
     locked: Metric | None = None
     """What the study is judged by, once that is locked: its environment may be gone by then."""
-    tools: Callable[[PlanningInputs], StudyTools | None] = lambda context: None
+    tools: "Callable[[PlanningInputs], StudyTools | None]" = lambda context: None
     """Returns what a planner may look at, by the levels and prices of a context."""
     try_code: Callable[[str, str, str, bool], str] = lambda slot, source, environment, blind: ""
     """Calls code of a slot before anything is locked, unless `blind` on recorded plays too; says what it gave there."""
@@ -77,7 +75,7 @@ class PlanningInputs(Briefing):
     def current_compiler(self) -> DesignCompiler:
         return replace(self.compiler, seconds_left=self.seconds_left())
 
-    def with_metric_of(self, action: actions.Action) -> PlanningInputs:
+    def with_metric_of(self, action: actions.Action) -> "PlanningInputs":
         """Return the context with the metric that a proposal names; raise DesignRefused."""
         if not isinstance(action, actions.Propose) or not action.metric.strip():
             return self
@@ -186,7 +184,7 @@ class PlanningInputs(Briefing):
             raise DesignRefused(f"expected evaluate_apart = {asked}, as the user asks; found {action.evaluate_apart}")
         return self.current_compiler().compile(hypotheses, action)
 
-    def build_context(self, proposal: AcceptedProposal | None = None, rejected: str | None = None) -> PlannerContext:
+    def build_context(self, proposal: "AcceptedProposal | None" = None, rejected: str | None = None) -> PlannerContext:
         """Return what the planner is told before its proposal, or (with the proposal) before its design."""
         compiler, metric = self.compiler, self.metric()
         job = compiler.base or Job()

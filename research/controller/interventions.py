@@ -3,8 +3,6 @@
 Here they are refused, in one line, where they could change nothing as the study stands when they are written.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import suppress

@@ -6,8 +6,6 @@ retried for `LATEST_S` at most, and the state follows from the study's log and t
 interruption the missing rows are added once the log is whole.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """What is asked of a study: options of the command line and of Prefect's form, the request they make, and resuming."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -5,8 +5,6 @@ the same answer (and, for a design, the same seeds) instead of paying for anothe
 fails for want of a model.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,7 +79,7 @@ class TurnId:
         return f"{self.round}/{self.stage}/{self.number}"
 
     @classmethod
-    def parse(cls, key: str) -> TurnId:
+    def parse(cls, key: str) -> "TurnId":
         number, stage, index = key.split("/")
         return cls(int(number), cast(Stage, stage), int(index))
 

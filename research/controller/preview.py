@@ -5,8 +5,6 @@ design is refused, what its comparison could see with each number of seeds is sh
 the noise for known and normal, and count no verdict of equivalence at an early look.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence

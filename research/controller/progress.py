@@ -5,8 +5,6 @@ replication); a study that ends early needs fewer. Of an inquiry, rounds before 
 not at all. Each line has a key that names it once and for all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise

@@ -5,8 +5,6 @@ installation where its evidence lies, or any other that shares its files. Everyt
 log and those; a session holds only what a process needs while it lives.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 import signal

@@ -8,8 +8,6 @@ W&B's client may block for ever, so it runs as `python -m research.controller.wa
 of JSON and ends once its stdin does.
 """
 
-from __future__ import annotations
-
 import json
 import netrc
 import os

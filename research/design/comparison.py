@@ -5,8 +5,6 @@ numbers of a screen were chosen by simulation (`benchmarks/simlab.py`, docs/cali
 long as a whole one, and the best go to fresh seeds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -266,12 +264,12 @@ class DesignDraft:
         """Return the slots of code which training tasks are played, and how, is up to."""
         return {slot for arm in self.comparison.arms for slot in arm.slots} - {REWARD, "advantage"}
 
-    def with_candidates(self, candidates: int) -> DesignDraft:
+    def with_candidates(self, candidates: int) -> "DesignDraft":
         assert self.screen is not None
         counts = {"candidates": candidates, "initial": count_initial(candidates)}
         return replace(self, screen=self.screen.model_copy(update=counts))
 
-    def with_steps(self, steps: int) -> DesignDraft:
+    def with_steps(self, steps: int) -> "DesignDraft":
         base, *jobs = (job.model_copy(update={"steps": steps}) for job in (self.job, *self.comparison.jobs))
         replication = tuple(job.model_copy(update={"steps": steps}) for job in self.replication)
         return replace(self, comparison=replace(self.comparison, base=base, jobs=tuple(jobs)), replication=replication)

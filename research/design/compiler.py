@@ -5,8 +5,6 @@ and is affordable by its own price at the worst. Where the bank knows nothing, i
 locked. Seeds come from the caller's source; no planner sees them. The compiler is pure: it runs nothing.
 """
 
-from __future__ import annotations
-
 import hmac
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -120,7 +118,7 @@ class CompiledDesign:
     hypotheses: tuple[Hypothesis, ...]
     proposal: ProposeDesign
     draft: DesignDraft
-    compiler: DesignCompiler
+    compiler: "DesignCompiler"
     """With the power that is promised: less than what was asked for where a later round can have no more."""
     seeds: int = 0
     """Of each arm; where a pilot sizes it, the pilot's."""

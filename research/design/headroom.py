@@ -5,8 +5,6 @@ untrained model leaves unsolved. Runs that are all at one end do not vary, so th
 refused in any direction. What would help is offered in the order in which it is likely to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from statistics import fmean

@@ -5,8 +5,6 @@ numbers. The recipe of a study is the job under all arms with every confirmed be
 the metric that was asked for first.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter, defaultdict

@@ -5,8 +5,6 @@ leave open of the noise. Two arms are compared by Welch's test, more by the vari
 correlation of runs with one seed is surely positive, by its lower limit, and the paired test sees more on as many runs.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

@@ -7,8 +7,6 @@ from times alone, so that no result moves them. A design is priced at its worst:
 replication, in waves of as many runs as the machine makes at once.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict
@@ -281,7 +279,7 @@ class Pricing:
         # none was seen here: as runs of the job itself stand to their estimate
         return self.run(still, episodes) * self.seconds_per_run(bare) / self.estimates.run(bare)
 
-    def after_noise(self, state: StudyState) -> Pricing:
+    def after_noise(self, state: StudyState) -> "Pricing":
         """Return the price list with every price times what the study's own A/A (else newest) runs took of theirs.
         Before any of them ended the run with a learning rate of 0 says it, but never less than 1: it was alone."""
         plan, asks_on = state.noise_plan, state.most_rounds > 1 and state.design is not None
@@ -306,7 +304,7 @@ class Pricing:
         times = median(took) / self.plumbing(Job.from_record(plan.job), plan.episodes)
         return self._times(max(1.0, times), "run with a learning rate of 0 took")
 
-    def _times(self, times: float, whose: str) -> Pricing:
+    def _times(self, times: float, whose: str) -> "Pricing":
         return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's {whose}")
 
 

@@ -5,8 +5,6 @@ costs least is taken, unless somebody fixed the episodes. Each alternative in a 
 that refuse: whoever takes one gets a design. Longer runs are not offered: no bank knows what they do to the noise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress

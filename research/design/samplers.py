@@ -6,8 +6,6 @@ evidence, the scale integrated out (Rasmussen & Williams 2006, eq. 2.30; Student
 their rank (Salinas, Shen & Perrone 2020), so that a cliff does not bend it and no scale is assumed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

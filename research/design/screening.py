@@ -5,8 +5,6 @@ score. Candidates are ranked by the surface's mean, which draws a lucky score ba
 plain grid by the raw score.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

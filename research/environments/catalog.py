@@ -16,8 +16,6 @@ Measured alone or with a model, for prices, headroom and planners:
 A file is replaced by the next measurement under the same conditions (the second hash); it says nothing of other ones.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

@@ -5,8 +5,6 @@ server plays it too, and learns two steps: what that costs. Search tasks are pla
 here, and changes the environment after, must not be what studies are measured on.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

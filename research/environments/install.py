@@ -12,8 +12,6 @@ name gives hidden tasks away, too: in what clients get, runs of words are looked
 no other, or the ids of most hidden tasks. What is packed or encrypted is not seen.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

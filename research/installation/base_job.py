@@ -5,8 +5,6 @@ names a fixed field must name its value. Nothing heavy is imported to check a mo
 an environment of its own, since vLLM and Prefect cannot share one (AJET_VERL_PYTHON, docs/cluster.md).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 It is `.ajet/` of the working directory, or AJET_HOME. Only its owner can read the folder.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator, Mapping
@@ -47,7 +45,7 @@ class Home:
         self.prefect = path / "prefect"
 
     @classmethod
-    def locate(cls, environment: Mapping[str, str] = os.environ) -> Home:
+    def locate(cls, environment: Mapping[str, str] = os.environ) -> "Home":
         """Return the home of this process without touching the disk: AJET_HOME or `.ajet/`, AJET_DATABASE_URL."""
         path = Path(environment.get("AJET_HOME") or ".ajet").expanduser().absolute()
         database = environment.get("AJET_DATABASE_URL")
@@ -55,7 +53,7 @@ class Home:
             raise NotReady(f"expected a home (AJET_HOME) without ? in its path, found {path}; give it another name")
         return cls(path, database or f"sqlite:///{path / 'ajet.db'}", environment.get("AJET_FILES", ""))
 
-    def prepare(self) -> Home:
+    def prepare(self) -> "Home":
         """Make the folder and see that it can be written; raises NotReady with the reason."""
         probe = self.path / f".probe.{os.getpid()}"
         try:
@@ -74,7 +72,7 @@ class Home:
         add_folder(self.environments)
         return self
 
-    def for_reading(self) -> Home:
+    def for_reading(self) -> "Home":
         """Return it to be looked at: one that is there is not written to, for its disk may be read-only."""
         add_folder(self.environments)
         return self if self.path.is_dir() else self.prepare()

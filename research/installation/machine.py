@@ -4,8 +4,6 @@ What crashes leave behind is found by whoever wants a slot: a row is nobody's an
 and its attempt does not run, by the record of its sandbox.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -6,8 +6,6 @@ for its owner only; this module starts it, reads both, and stops the very proces
 `start.json` keeps host, store, token file and peers, for the owner alone, as a store's URL may have a password.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -7,8 +7,6 @@ Half a content is stored again by the next push. Here, it is noted which manifes
 newest is one of them, files here are as new or newer.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

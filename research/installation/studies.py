@@ -6,8 +6,6 @@ where any of these moved; whether each event is still as it was is for `ajet stu
 read is kept nowhere, and read each time.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ A tiny one is made on the spot, one of a folder is warm-started or only checked.
 times in all, when a signal killed it, as a machine short of memory does.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import signal

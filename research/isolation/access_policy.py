@@ -8,8 +8,6 @@ status. The stream of its episodes, and what one weighs in the loss, is decided 
 It does not check keys: whose lease or episode a request is about, the server decides.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Set
 from typing import Any

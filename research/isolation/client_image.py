@@ -6,8 +6,6 @@ from the client and the environments. The wheel, for machines on which agents pl
 the package `swarm` in part, it does not belong into an environment that has ajet itself.
 """
 
-from __future__ import annotations
-
 import ast
 import base64
 import hashlib

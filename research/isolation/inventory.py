@@ -5,8 +5,6 @@ this installation's labels and records alone: nothing that runs within its time,
 record), and no image that a container or an unfinished study of this installation names.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ containers wherever an engine answers and has the client image or can make it. P
 had there are an error: that they are missing takes no study's isolation away.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor

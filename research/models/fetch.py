@@ -6,8 +6,6 @@ made. Nothing is installed into this environment. A check runs in a process of i
 holds and the conditions of the measurement.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

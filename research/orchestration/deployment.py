@@ -7,8 +7,6 @@ somebody asked; a later stop or pause stays, and so does what a terminal took ba
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

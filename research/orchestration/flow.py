@@ -8,8 +8,6 @@ back in line, and stops it where Cancel was clicked.
 The last state is set here and the engine told that it was: an engine that was ever asked to suspend proposes none.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import signal

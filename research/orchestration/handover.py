@@ -1,7 +1,5 @@
 """The way to the worker of an installation, and a study's view at Prefect, for who has not imported Prefect."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import closing

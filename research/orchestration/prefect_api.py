@@ -10,8 +10,6 @@ the user's action goes first.
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -248,7 +246,7 @@ class FlowRunState:
     """Whether the process is being asked to leave, which is nobody's wish to go on."""
 
     @classmethod
-    def of(cls, state: State[Any] | None) -> FlowRunState:
+    def of(cls, state: State[Any] | None) -> "FlowRunState":
         if state is None:
             return cls(None)
         if state.is_cancelling() or state.is_cancelled():
@@ -281,7 +279,7 @@ class FlowRun:
         self._client = client
         self.task_runs = TaskRuns(client, identity)
 
-    def sibling(self, identity: UUID) -> FlowRun:
+    def sibling(self, identity: UUID) -> "FlowRun":
         return self if identity == self.id else FlowRun(self._client, identity)
 
     def adopt(self, study: StudyState) -> None:

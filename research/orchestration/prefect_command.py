@@ -5,8 +5,6 @@ last minute again: a study that is cancelled and tried again at once would be ca
 executor, which takes that for being asked to put the flow run back in line.
 """
 
-from __future__ import annotations
-
 import sys
 from uuid import UUID
 

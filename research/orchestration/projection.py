@@ -9,8 +9,6 @@ Curves are of what was collected, whose snapshots are read, each once; pictures 
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math
@@ -100,7 +98,7 @@ class StudyArtifact:
 
 
 def build_artifacts(
-    state: StudyState, folder: Path, curves: LearningCurves, pages: str = ""
+    state: StudyState, folder: Path, curves: "LearningCurves", pages: str = ""
 ) -> Iterator[StudyArtifact]:
     """Yield what there is to show of a study, whose files lie in `folder`; `pages` is the address of its page."""
     progress = progress_of(state)

@@ -6,8 +6,6 @@ page of another origin, sends no telemetry, and keeps its database in the instal
 PREFECT_API_DATABASE_CONNECTION_URL says.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

@@ -1,7 +1,5 @@
 """Processes of an installation that others find: who looks after its worker, and who serves its pages."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Callable, Iterator

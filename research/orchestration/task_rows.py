@@ -7,8 +7,6 @@ so that telling again changes nothing. What was told just before the server went
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -64,7 +62,7 @@ class TaskRow:
     def open(self) -> bool:
         return self.states[-1].kind in OPEN
 
-    def add_state(self, kind: StateKind, name: str, at: str, message: str = "") -> TaskRow:
+    def add_state(self, kind: StateKind, name: str, at: str, message: str = "") -> "TaskRow":
         """Return the row with one more state, which comes after the others whatever its time is."""
         time = datetime.fromisoformat(at)
         if self.states:

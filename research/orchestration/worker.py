@@ -7,8 +7,6 @@ one goes on with it; when it is killed, processes of flow runs live on.
 Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

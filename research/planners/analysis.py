@@ -5,8 +5,6 @@ search tasks. Of hidden tasks there are means alone, no outcome of a single task
 still write code that trains. Nothing that the code does or gives is an input to a verdict.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -4,8 +4,6 @@ It is rebuilt from the study before every turn, as a planner has no memory of it
 people and programs are quoted: they steer what is proposed, and no number in them is a result.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

@@ -8,8 +8,6 @@ Planners and recordings speak OpenAI's form; Anthropic's endpoint translates. A 
 with the call of a tool that followed it, as that API demands, under a name that no other endpoint uses.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -348,7 +346,7 @@ class _Exchange(BaseModel, extra="forbid"):
     failed: _Failure | None = None
 
     @classmethod
-    def of(cls, request: Mapping[str, Any]) -> _Exchange:
+    def of(cls, request: Mapping[str, Any]) -> "_Exchange":
         asked = {name: value for name, value in request.items() if name != "max_completion_tokens"}
         return cls(request=digest(_TIMES.sub(r"\g<1>0", canonical(asked))), model=str(request["model"]))
 

@@ -4,8 +4,6 @@ The scored probability is that of `supported`: of the decided claims against ref
 anything else.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ the best value held. After none: a wider part of the ladder, then the next field
 question is asked once; one that code refuses is followed by the next.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ Facts are code's alone, and bounded: the newest rounds stand with reasons as far
 is said. The notebook is the planner's own voice, shown back and never computed from.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import unicodedata
@@ -182,7 +180,7 @@ class RoundFacts:
     """What other measures of its runs say otherwise than its verdicts, a sentence each."""
 
     @classmethod
-    def of(cls, state: StudyState, secondary_metrics: SecondaryMetrics = lambda state: ()) -> RoundFacts:
+    def of(cls, state: StudyState, secondary_metrics: SecondaryMetrics = lambda state: ()) -> "RoundFacts":
         design, locked = state.design, state.locked_design
         assert design is not None
         claims = tuple(ClaimFacts(claim, state.verdict_on(claim.id)) for claim in design.hypotheses)
@@ -214,7 +212,7 @@ class CampaignFacts:
     """Why earlier questions for this round could not be had."""
 
     @classmethod
-    def of(cls, state: StudyState, secondary_metrics: SecondaryMetrics = lambda state: ()) -> CampaignFacts:
+    def of(cls, state: StudyState, secondary_metrics: SecondaryMetrics = lambda state: ()) -> "CampaignFacts":
         """Return the facts of an inquiry whose present round is over."""
         rounds = tuple(RoundFacts.of(entry, secondary_metrics) for entry in state.rounds)
         return cls(rounds, state.ledgers.after(state.outcome))

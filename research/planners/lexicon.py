@@ -4,8 +4,6 @@ Spelling is forgiven where it carries no meaning: case, plural, hyphen, undersco
 number with a unit or a letter glued to it (`10x`, `7b`) is a word. What stands in no table is left by the grammar.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence

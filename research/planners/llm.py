@@ -6,8 +6,6 @@ asked without tools, then without a response format, then without both; one that
 second one, if there is one. After a lock a whole turn is bounded, and code concludes without a model.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -6,8 +6,6 @@ numbered within one answer, worst first, and which they are is not told. An arm'
 exploration, the latest of its name, so that no two comparisons are mixed.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from abc import abstractmethod

@@ -4,8 +4,6 @@ Papers are texts that the user gave to read (`--read`): copied into the study's 
 settings, shown to its planner as quoted passages, and exported nowhere. No verdict rests on any of it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

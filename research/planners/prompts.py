@@ -4,8 +4,6 @@ Nothing that an agent, a trained policy or training code wrote enters a prompt. 
 strict endpoints take no choice between two; fields of other actions than the one that is taken are ignored.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args

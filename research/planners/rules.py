@@ -4,8 +4,6 @@ The same topic always gives the same actions. It writes no code and claims no in
 priors (`research.planners.follow_up`), and every assumption it makes stands in the turn's note.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import islice
@@ -109,7 +107,7 @@ class _TopicPlan:
         """The metric, where somebody asked for one."""
 
     @classmethod
-    def of(cls, context: PlannerContext, parsed: ParsedTopic) -> _TopicPlan:
+    def of(cls, context: PlannerContext, parsed: ParsedTopic) -> "_TopicPlan":
         facts = {known.name: known for known in context.fields}
         if not parsed.confirm:
             plan = plan_values(parsed.vary, parsed.held, facts, parsed.claim, parsed.matched, parsed.shape)

@@ -8,8 +8,6 @@ Words that no rule took are `left`: then somebody has to say that the rest is wh
 that the refusal prints.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

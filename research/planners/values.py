@@ -5,8 +5,6 @@ arms and the contrast is wide. Where a comparison can show nothing under the def
 batch), a constant is added under which it can.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

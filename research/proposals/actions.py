@@ -5,8 +5,6 @@ idea, ask the user, plan. Nothing else exists for it.
 The source of code that a proposal carries is text wherever it is handled outside a container.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from itertools import pairwise

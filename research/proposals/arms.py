@@ -5,8 +5,6 @@ linter compares resolved jobs and code. What follows from a declared variable by
 start, no violation. Proposals name models by name, and no planner can have another folder read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

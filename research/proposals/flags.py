@@ -3,8 +3,6 @@
 `--vary group_size=4,16 --set steps=80 --env guess`. The first value of a field is the control.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

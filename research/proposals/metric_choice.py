@@ -3,8 +3,6 @@
 `episodes:0.7` are the training episodes to 0.7 hidden success, `fact:guesses` a fact of the environment.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

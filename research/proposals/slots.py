@@ -6,8 +6,6 @@ protects against nothing: only the container (`sandboxes`) bounds what the code 
 never in the evaluator.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import unicodedata

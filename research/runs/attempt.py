@@ -11,8 +11,6 @@ after and, where the design asks for it, during training, and stops the server s
 It judges nothing: the study collects from the files, whatever the outcome says.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -7,8 +7,6 @@ are files that are not what they were when the attempt ended. Collecting twice w
 whether somebody rewrote files and the attempt's word of them together.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

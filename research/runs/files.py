@@ -14,8 +14,6 @@ An attempt that goes on from step n keeps evaluations of versions before n only:
 episodes, so version n and later ones are played again.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections import Counter
@@ -140,7 +138,7 @@ class AttemptSpec(Record):
             "run_id": self.run_id, "attempt": self.attempt, "job_digest": self.job.digest(),
         }  # fmt: skip
 
-    def job_with_tracking(self, folder: AttemptFolder) -> Job:
+    def job_with_tracking(self, folder: "AttemptFolder") -> Job:
         tracking = Tracking(
             group=self.study, name=f"{self.spec.arm} seed {self.spec.seed}", run_id=self.tracking_id,
             directory="" if self.server else str(folder.path), config=self.names(),

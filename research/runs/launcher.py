@@ -6,8 +6,6 @@ attempt ends, what it left running, its containers too, is ended before the even
 over what the server of an ended one kept (`research.runs.resume`): nobody else writes it any more.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections import Counter

@@ -12,8 +12,6 @@ What is shown in less than about one episode in sixteen may pass. Where code wri
 what should stand there: only openings of hidden tasks are looked for, which tells nothing where all tasks open alike.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

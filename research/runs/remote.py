@@ -6,8 +6,6 @@ that is over is stopped and begun again, under the next attempt's name. A server
 again, or trains for others is no fault of the run. The log comes back whole and hashed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Collection

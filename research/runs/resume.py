@@ -7,8 +7,6 @@ server holds and that has the metrics of every step. Folders are moved, so that 
 names the move and before the attempt starts; the server's folder moves last, and all may be done again after a crash.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Mapping

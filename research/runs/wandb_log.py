@@ -8,8 +8,6 @@ only raise a suspicion; whether a rule holds is read in the log, where the colle
 stops a training needs a later step, so that both agree.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -9,8 +9,6 @@ is taken from the engine's record, checked, and moved into place. Leaving the co
 after a kill they end by themselves, as nobody serves their gateways, and the controller removes them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -272,7 +270,7 @@ class ContainerWorkers:
             self._thread.close()
             await self._gateways.aclose()
 
-    async def start(self, role: Role) -> ContainerWorker:
+    async def start(self, role: Role) -> "ContainerWorker":
         tasks = tasks_of(self._spec, role)
         ids = {task.id for task in tasks}
         access = AccessPolicy("train", ids) if role == "client" else AccessPolicy("eval", ids, EVALUATION_STREAM)

@@ -5,8 +5,6 @@ design is locked, and once a pilot has sized it. With `stages`, each part with a
 is its turn. What was approved stays approved; the lack of an answer is never taken for one.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final, Literal, get_args
 

@@ -6,8 +6,6 @@ what is given up is a decision, written down as soon as it is foreseen. Only tim
 looked at, so that nothing here can favour an outcome.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

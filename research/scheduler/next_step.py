@@ -7,8 +7,6 @@ study stops; resumed with no more budget, it concludes. Candidate number i of a 
 before it less the parallel slots: equal results lead to equal candidates, wherever a controller is killed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

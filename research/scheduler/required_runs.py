@@ -4,8 +4,6 @@ Runs come seed by seed, so that what a budget cuts off leaves the arms in balanc
 up to the locked number of attempts; what another try would turn into a choice is not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

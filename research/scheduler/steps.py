@@ -4,8 +4,6 @@ A step is the smallest thing after which the study may be killed: what it does i
 that the next step follows from the log alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -1,7 +1,5 @@
 """All studies in lists; those that nothing was added to as they were kept."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """What a study would be, in lines and tables: what the terminal prints of a preview, and what a page shows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 

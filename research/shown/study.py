@@ -1,7 +1,5 @@
 """Summary, list row and details of a study; what goes on with it."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping

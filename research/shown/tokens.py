@@ -1,7 +1,5 @@
 """Calls in reading order; the text of a token, and how likely it was."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from math import exp, fsum

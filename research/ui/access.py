@@ -8,8 +8,6 @@ A page is told to nobody who did not sign in here. Another site's page cannot re
 (DNS rebinding), a POST has to come from a page of ours (Origin, Sec-Fetch-Site) and to carry its session's token.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

@@ -4,8 +4,6 @@ Each form names the head of the study as its page showed it. Where the study wen
 is not done: the page that answers says what happened, and asks again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

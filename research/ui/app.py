@@ -6,8 +6,6 @@ pages cost a training little. A page fetches itself again then. Nothing is told 
 fetches first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -4,8 +4,6 @@ For an attempt that ended a process is started that only reads (`swarm.server.re
 at a time at most. It ends where nobody asked it for a while, and with this process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

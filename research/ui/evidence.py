@@ -5,8 +5,6 @@ to the planner of an inquiry that is open, by a larger budget where that stopped
 level of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass

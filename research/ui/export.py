@@ -5,8 +5,6 @@ allows nothing else; figures are data. What needs a server (forms, live parts, o
 address that is not among the files stands as plain text.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

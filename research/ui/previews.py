@@ -4,8 +4,6 @@ A preview by the rules costs nothing and is made when its address is opened; a l
 presses for it. A controller never lives here: a study that begins is handed to the worker.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import threading

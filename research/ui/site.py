@@ -1,7 +1,5 @@
 """What every page is made from: the installation, its studies kept folded, templates, who looks."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ Nobody hands over an archive, so no two readers of tar can differ about one. The
 no time, no empty folder. The same files give the same bytes.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -10,8 +10,6 @@ settles it under the folder's lock; all stays in the engine until `exit.json` is
 controller costs nothing. One created and not started is started by the next poll. Nothing in PID 1's frames is trusted.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -173,7 +171,7 @@ class ContainerHandle(FolderHandle):
 
     tick_s = TICK_S
 
-    def __init__(self, sandbox: DockerSandbox, name: str) -> None:
+    def __init__(self, sandbox: "DockerSandbox", name: str) -> None:
         super().__init__(sandbox.root / name)
         self._sandbox, self._engine = sandbox, sandbox.engine
         self._container = launch.container_name(name, sandbox.installation)

@@ -5,8 +5,6 @@ with Linux containers, at a Unix socket of this machine, since a folder with soc
 judged by what it says it can do, once, when we connect.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile
@@ -44,7 +42,7 @@ class EngineNotFound(SandboxError):
 class ContainerEngine:
     """A container engine that answers."""
 
-    client: docker.DockerClient
+    client: "docker.DockerClient"
     host: str
     """Its socket, `unix://PATH`."""
     version: str
@@ -174,7 +172,7 @@ def find_lacks(facts: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(missing)
 
 
-def _sees_our_files(client: docker.DockerClient) -> bool:
+def _sees_our_files(client: "docker.DockerClient") -> bool:
     """Ask for a container of no image with a new folder of ours, which the engine looks for first: which is refused?"""
     from docker.errors import APIError, ImageNotFound
     from docker.types import Mount

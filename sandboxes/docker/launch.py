@@ -8,8 +8,6 @@ A controller may be killed after each step. The next one finds the container by 
 finds none and removes what was left. The caller holds the folder's lock.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -8,8 +8,6 @@ It takes `CONNECT host:port` and plain requests in absolute form.
 - Each request is a line of the log, refused or not, with how much went each way and nothing of what was said.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import json

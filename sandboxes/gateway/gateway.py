@@ -9,8 +9,6 @@ writable for every user, as the container's user is not ours, so some folder abo
 container the folder is mounted by itself.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import socket

@@ -6,8 +6,6 @@ can take what we send for different messages. Other bodies, and replies, stream 
 an agent that goes away takes its request with it, and every refusal is counted by its reason.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

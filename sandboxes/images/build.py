@@ -9,8 +9,6 @@ by this machine's pip as built wheels, and none of their code runs here. Equal l
 image even when newer versions have appeared: pin what must not vary.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -132,7 +130,7 @@ def identity(engine: ContainerEngine, name: str) -> str | None:
 
 
 @contextmanager
-def python_in(engine: ContainerEngine, image: str, *arguments: str) -> Iterator[Container]:
+def python_in(engine: ContainerEngine, image: str, *arguments: str) -> "Iterator[Container]":
     """Yield, then remove, a created container of the image's Python: for our code alone, as root, without network."""
     with wrap_errors(engine, f"running the Python of image {image[:19]}"):
         container = engine.client.containers.create(
@@ -146,7 +144,7 @@ def python_in(engine: ContainerEngine, image: str, *arguments: str) -> Iterator[
             container.remove(force=True, v=True)
 
 
-def last_line(container: Container) -> str:
+def last_line(container: "Container") -> str:
     lines = container.logs(tail=20).decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else "nothing"
 

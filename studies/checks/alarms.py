@@ -9,8 +9,6 @@ alarm may stop the training, and again when the run is collected, over its whole
 - note (all others): stands in the report alone: ending the training there would bias its arm.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import insort
 from collections import deque

@@ -6,8 +6,6 @@ evaluated during training changes no step, so that it is no difference. What the
 recorded by whoever collects it with these functions, and computed again by whoever verifies a study.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ the report. What is unknown (None) is compared with nothing.
 - Images, hardware and neighbours only count by how unlike their spread over the arms is.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

@@ -7,8 +7,6 @@ not collapsed. The error of an evaluation is sqrt(1/4 / n); that of a mean over 
 Neumann's successive differences (1941, Ann. Math. Stat. 12), which no trend disturbs.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ and a veto may come from any process at any moment, also when nothing can follow
 them and nothing changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any, get_args
 

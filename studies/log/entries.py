@@ -3,8 +3,6 @@
 `studies.log.fold` makes them of events; each is replaced as a whole and never changed in place.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A row is an event as it is stored, the payload as canonical JSON text. Its hash 
 the event before it included, so that a changed, removed or swapped event breaks the chain.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -25,7 +23,7 @@ GENESIS: Final = "0" * 64
 """`prev_hash` of a study's first event."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Rule = Callable[..., None]
-RULES: Final[dict[EventType, tuple[Rule, type[BaseModel]]]] = {}
+RULES: "Final[dict[EventType, tuple[Rule, type[BaseModel]]]]" = {}
 
 
 class EventType(StrEnum):

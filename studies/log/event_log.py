@@ -7,8 +7,6 @@ directly after the one it was composed after, or not at all (HeadMoved). A chain
 the hash before) is the canonical JSON of the locked design; `sha256sum` of it is the hash in log, runs and report.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -6,8 +6,6 @@ what cannot follow the events before it, such as a run under another design's ha
 later look to `interim`. A report stays in `StudyState.report` only while nothing but notes comes after it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, replace
 from datetime import datetime

@@ -6,8 +6,6 @@ say what an entry is about: `study`, `r1/h1`, `run RUN`, `play RUN/N` (the Nth p
 `look TURN/N`, `threat NAME`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata
@@ -119,7 +117,7 @@ class ReviewState:
                 return thread
         raise ImpossibleEvent(f"expected the number of a comment or request to {kind}; found {seq}")
 
-    def add(self, entry: ReviewEntry) -> ReviewState:
+    def add(self, entry: ReviewEntry) -> "ReviewState":
         """Return the state after one more entry; raise ImpossibleEvent for what cannot follow."""
         threads, signed = self.threads, self.signed
         if entry.kind in _ANSWERS:

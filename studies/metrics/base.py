@@ -9,8 +9,6 @@ Nothing of a hidden task is in it: it tells how a training went. Where a name ha
 smallest difference that matters is a share of it. Facts of evaluations are reduced alike (`builtin.MeanFact`).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from abc import ABC, abstractmethod
@@ -53,7 +51,7 @@ class Results:
     """Code of the watchdog's rule that ended the training; None for one that ran its course."""
 
     @classmethod
-    def of(cls, snapshot: Mapping[str, Any], evaluation: Mapping[str, Any], stopped_by: str | None) -> Results:
+    def of(cls, snapshot: Mapping[str, Any], evaluation: Mapping[str, Any], stopped_by: str | None) -> "Results":
         """Return what a run's two files hold."""
         during, other = evaluation.get("during", ()), evaluation.get("other")
         return cls(evaluation["initial"], evaluation["final"], during, snapshot["history"], other, stopped_by)
@@ -250,7 +248,7 @@ class Reduction(NamedTuple):
     """Its range from worst to best, where one is given."""
 
     @classmethod
-    def parse(cls, of: str, kind: str) -> Reduction:
+    def parse(cls, of: str, kind: str) -> "Reduction":
         """Return what `NAME:REDUCTION[:WORST..BEST]` says; raise Refused, which tells what a `kind` of metric takes."""
         found = _OF.fullmatch(of)
         try:

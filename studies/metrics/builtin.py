@@ -4,8 +4,6 @@ A training that never reaches a threshold counts with the horizon, so that what 
 to it (Royston and Parmar 2013); the share that reached it is measured beside. Reaching and then collapsing is reaching.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from abc import abstractmethod

@@ -4,8 +4,6 @@ A package names its kinds in `[project.entry-points."ajet.metrics"]` with `NAME 
 anybody's code: what it locks and what it reads off a run are checked, and what cannot be is refused in one line.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import traceback

@@ -5,8 +5,6 @@ run would count. Alarms and kinds of tasks need code that this room does not imp
 alarms whether a run that they are said to have ended is short of steps.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -4,8 +4,6 @@ What is in it is what `verify` reads, byte for byte. Planning turns, attempts' o
 secrets stay where they are. The folder is there whole or not at all.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -6,8 +6,6 @@ again and compared word by word; one of another version is held to its hashes an
 and report, or cuts the log's tail off, is caught only by a head hash kept elsewhere (`docs/proof.md`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

@@ -4,8 +4,6 @@ A record may gain fields after logs were written with it. An `EvolvingRecord` le
 form while they hold their default, so that the hashes in those logs still hold.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any, ClassVar, Final

@@ -4,8 +4,6 @@ They are records: values in a lock. What they do is done elsewhere: looks and no
 and the decision table by `research`, the watchdog's limits by `studies.checks.alarms`.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import ClassVar, Literal, Self
 

@@ -5,8 +5,6 @@ worst code counts with the metric's worst value. A code in neither class makes a
 value for the run. Specs are pure functions of a lock: the loop plans with them and the fold checks with them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

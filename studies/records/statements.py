@@ -4,8 +4,6 @@ After a screen a claim says that a kept candidate beats the control, with what t
 (`Screen.prediction`). A candidate whose job is the control's is no claim and is left out.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final

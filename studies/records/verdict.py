@@ -1,7 +1,5 @@
 """Verdicts, questions for approval, a planner's words, and what its code made: nothing follows from the last two."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal, Self
 

@@ -5,8 +5,6 @@ looks them up each time it is shown. A round is held to the plan as it stood whe
 draws the branches around the data; nothing is computed from a plan but its score.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
@@ -65,7 +63,7 @@ class AnswerFacts:
     """The `arms` and logged `metrics` of each round whose files were read."""
 
     @classmethod
-    def of(cls, state: StudyState, evidence: Mapping[int, Evidence]) -> AnswerFacts:
+    def of(cls, state: StudyState, evidence: Mapping[int, Evidence]) -> "AnswerFacts":
         rounds = [(each, each.design) for each in state.rounds if each.design is not None]
         references = {"study.rounds": plural(len(rounds), "round"), "study.runs": plural(len(state.every_run), "run")}
         names, logged = set[str](), dict[int, Mapping[str, tuple[str, ...]]]()

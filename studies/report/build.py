@@ -4,8 +4,6 @@ The same state, files and maker (our sources and the figures' library) give the 
 since it was written is kept beside the new one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -130,7 +128,7 @@ def _back_up_edited(payload: Mapping[str, Any] | None, hashes: Mapping[str, str]
 
 
 @cache
-def _environment(autoescape: bool) -> Environment:
+def _environment(autoescape: bool) -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined  # takes a while; see render_report
 
     environment = Environment(

@@ -4,8 +4,6 @@ Verdicts are repeated here, never formed. Each reward has a scale of its own, so
 the hidden success of the same runs.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import re

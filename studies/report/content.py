@@ -4,8 +4,6 @@ It makes a report from any state, however early or broken off, and refuses (Repo
 follow from its round's runs. Of several rounds each stands in a section of its own, below what all came to.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

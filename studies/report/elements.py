@@ -4,8 +4,6 @@ Blocks hold text only, the same for Markdown and HTML: a template decides how th
 is told as a count; of a time that more than half of an arm never reached there is no mean.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -125,7 +123,7 @@ class Section:
     """Blocks under a title; folded ones are shown when they are asked for."""
 
     title: str
-    blocks: tuple[Block, ...]
+    blocks: "tuple[Block, ...]"
     id: str = ""
     folded: bool = False
 

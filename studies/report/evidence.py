@@ -5,8 +5,6 @@ every hidden measurement again. It also gives each kind of metric that nobody as
 claim rests on them. A report takes its figures from here and its verdicts from the state.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ It follows by rules from the verdict, never from a planner. Whether a command ca
 say: `list_next_questions` are what may be asked, and `study.concluded` holds the first of them that was compiled.
 """
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ drawn in placeholder colours that become CSS variables with a light fallback, so
 page, on a dark one and on paper. Output is deterministic: no dates, fixed ids.
 """
 
-from __future__ import annotations
-
 import html
 import io
 import re

@@ -1,7 +1,5 @@
 """What in a planner's prose no verdict, lock or mean bears out. This reads words, not meanings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean

@@ -3,8 +3,6 @@
 Every sentence is written by code from the states of a study's rounds; what was decided is quoted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final

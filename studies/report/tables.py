@@ -1,7 +1,5 @@
 """Every arm, run, decision and second of all rounds, where runs were isolated, and what was fixed before data."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

@@ -4,8 +4,6 @@ Each rule looks at the state and the evidence and says nothing when it does not 
 `failed` one that did not, `threat` something that weakens the conclusion, `note` something to know.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

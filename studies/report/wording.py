@@ -4,8 +4,6 @@ Nothing is rounded into significance: differences keep three decimals and their 
 of", never "no effect".
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Libraries of numbers are imported when they are first used: they take a second, 
 nothing should not wait for.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any, Final
 

@@ -11,8 +11,6 @@ blind to what is compared: arms are not told apart, less what the promised effec
 Shih 1992, Commun Stat 21:2833). Sized so, Welch's test keeps its level (`benchmarks/` measures it).
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -65,7 +63,7 @@ class PowerDesign:
     def level(self) -> float:
         return self.analyses[-1].alpha / self.families
 
-    def with_seeds(self, seeds: int) -> PowerDesign:
+    def with_seeds(self, seeds: int) -> "PowerDesign":
         """Return the shape with other numbers of seeds, looked at as often and at the same shares."""
         shares = [look.seeds / self.seeds for look in self.analyses]
         spent = crossings([-float(special.ndtri(look.alpha / 2)) for look in self.analyses], shares)

@@ -7,8 +7,6 @@ Biometrika 26): at these sizes it covers 95 % in at least 92.5 % of cases, where
 a fixed grid, so that the same counts give the same digits anywhere.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from functools import lru_cache
 from typing import Any, Final

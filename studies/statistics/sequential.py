@@ -10,8 +10,6 @@ integral over Z_0 and S of a product of normal probabilities, corr(T_i, T_j) = r
 Fixed quadratures: the same inputs give the same digits on any machine.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -157,7 +155,7 @@ def _spent(share: float, alpha: float) -> float:
     return float(4 * special.ndtr(special.ndtri(alpha / 4) / math.sqrt(share)))
 
 
-def _solve_bound(walk: _Walk, share: float, left: float) -> float:
+def _solve_bound(walk: "_Walk", share: float, left: float) -> float:
     found = optimize.brentq(lambda b: sum(walk.exit_probability(b, share)) - left, 0.0, _HIGHEST_BOUND, xtol=1e-12)
     return float(found)
 

@@ -5,8 +5,6 @@ metric's worst value; or it is left out by a code that the lock excludes. A run 
 too large a share of its runs, makes the comparison invalid.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -218,7 +216,7 @@ class JudgeInput:
         """Return what enters a mean: with a rule of collapse the runs that did not, else all of them."""
         return arm.runs(self.design.metric.worst) if self.design.collapse is None else arm.drop_collapsed()
 
-    def of(self, claim: Hypothesis) -> JudgeInput:
+    def of(self, claim: Hypothesis) -> "JudgeInput":
         """Return the case of another claim at the same look: what was accepted was accepted for this one."""
         return self if claim.id == self.hypothesis else replace(self, hypothesis=claim.id, accepted=())
 

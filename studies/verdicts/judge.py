@@ -4,8 +4,6 @@ Study loop and report call the same function, so a verdict can be computed again
 runs of its own seeds only; a hypothesis settled at an earlier look enters with its verdict.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

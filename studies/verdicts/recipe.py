@@ -6,8 +6,6 @@ than that very one; two that contradict each other leave neither; what was not s
 (environment, model, metric) has a recipe of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -14,8 +14,6 @@ Biopharm Stat 17:1201; Glimm, Maurer & Bretz 2010, Stat Med 29:219). That one di
 of a claim of no difference (`Design.likenesses`).
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

@@ -6,8 +6,6 @@ out, times what a collapse costs, could not undo the claim. The same rule holds 
 for designs that locked the test `boschloo`: the p decides at the look's level, Newcombe's interval equivalence.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ The sentences on what is tested are written by code from typed fields: a planner
 decides nothing. Every place that shows an interval beside a verdict shows the one that decided it, with its level.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

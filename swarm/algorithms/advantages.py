@@ -8,8 +8,6 @@ Where calls differ in reward, each agent is compared with itself in the group's 
 however many calls it has, and with equal calls the result is exactly the episode's advantages.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ nothing. A failed update, such as one with a loss or gradient that is not finite
 optimiser, order and version as they were. A backend implements the abstract methods of `PolicyLearner`.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -9,8 +9,6 @@ Of the disagreement names and definitions are verl's (0.9.1): p is a token's pro
 begins with, q what it was sampled with, w the off-policy weight. Every value is finite, 0 without tokens.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -167,7 +165,7 @@ class PolicyDifference:
         self._heaviest = max(self._heaviest, weights.max().item())
         self._lightest = min(self._lightest, weights.min().item())
 
-    def merge(self, other: PolicyDifference) -> None:
+    def merge(self, other: "PolicyDifference") -> None:
         self._tokens += other._tokens
         self._sums += other._sums
         self._worst, self._heaviest = max(self._worst, other._worst), max(self._heaviest, other._heaviest)

@@ -7,8 +7,6 @@ compares with the weights the update began with (without separate log-probs: the
 is finite, and `timing_s/*` do not overlap.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import defaultdict
@@ -63,7 +61,7 @@ class UpdateSums:
             self.fresh += len(gaps)
             self._sums["error"] += gaps.abs().clamp(max=LOG_RATIO_BOUND).exp().sum().item()
 
-    def merge(self, other: UpdateSums) -> None:
+    def merge(self, other: "UpdateSums") -> None:
         self.steps = max(self.steps, other.steps)
         self.fresh += other.fresh
         for own, theirs in ((self._weighted, other._weighted), (self._sums, other._sums)):

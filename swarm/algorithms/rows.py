@@ -4,8 +4,6 @@ Promises: every sampled token of every episode that weighs something appears onc
 is dropped, whatever the sizes; a row is cut after its last sampled token, for nothing later is trained.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

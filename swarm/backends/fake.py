@@ -4,8 +4,6 @@ It keeps the whole contract of `Backend` but learns nothing. The script that ans
 text and a random stream; faults are asked for by name. Tools and calls are written as Hermes models do.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -4,8 +4,6 @@ With a job's `max_staleness` of 0 no generation runs during `update`, `save` or 
 on during `update` and `save`, and it is the backend's own part to keep the two apart where they touch.
 """
 
-from __future__ import annotations
-
 import errno
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass

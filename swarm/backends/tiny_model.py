@@ -7,8 +7,6 @@ sums. The warm start imitates the environment's mediocre scripted player on the 
 (player, tokenizer, recipe) that gives other weights for the same spec raises `swarm.models.TINY_VERSION`.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -12,8 +12,6 @@ for `GRACE_S`, and the repeated request attaches to it (one generation, one node
 sent again are calls of their own. No wire format is known here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib
@@ -112,7 +110,7 @@ class Call:
     @classmethod
     async def open(
         cls, inference: InferenceContext, claims: Claims, episode: LeasedEpisode, request: CompletionRequest, agent: str
-    ) -> Call:
+    ) -> "Call":
         """Make the prompt and the sampling plan of what an open episode's `agent` asks, and start the call. Raises
         InvalidRequest for what cannot be honoured, and what the key's owner is told where its episode ends while the
         prompt is made."""

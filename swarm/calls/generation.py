@@ -9,8 +9,6 @@ Pieces joined are `served`; none ends inside a character, and nothing of a stop 
 piece equals whole, except that byte-fallback tokenizers may turn a broken run into U+FFFD after parts of it went out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence

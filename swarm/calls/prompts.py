@@ -9,8 +9,6 @@ Evaluations get a seed of their own, so that they take no number that training d
 response format.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -104,13 +102,13 @@ class SamplingPlan:
     guided_by: str | None = None
     trained: bool = True
 
-    def for_choice(self, choice: int) -> SamplingPlan:
+    def for_choice(self, choice: int) -> "SamplingPlan":
         seed = self.sampling.seed
         if choice == 0 or seed is None:
             return self
         return replace(self, sampling=replace(self.sampling, seed=(seed + choice) % 2**63))
 
-    def limit_to_context(self, job: Job, asked: int | None, prompt: int) -> SamplingPlan:
+    def limit_to_context(self, job: Job, asked: int | None, prompt: int) -> "SamplingPlan":
         left = max(1, job.max_context - prompt)
         if self.sampling.max_tokens <= left or (asked is not None and asked < job.max_tokens):
             return self

@@ -10,8 +10,6 @@ Leases of slow agents are kept alive up to `timeout_s`. A server that is away or
 what was played meanwhile is lost with its lease, counted and played again, unless its end was written down.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

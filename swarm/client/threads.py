@@ -3,8 +3,6 @@
 Threads that spin slow all others down, so while `MOST_LEFT` of them have not returned no further call is made.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import os
@@ -18,7 +16,7 @@ MOST_LEFT: Final = 8
 GOODBYE_S: Final = 5.0
 """How long what was interrupted may clean up."""
 _left_behind: set[threading.Thread] = set()
-_started: dict[int, Bridge] = {}
+_started: "dict[int, Bridge]" = {}
 _starting = threading.Lock()
 
 

@@ -10,8 +10,6 @@ the other side is there is the kernels' to say (TCP keepalives).
 aiohttp because on one core it carries an order of magnitude more calls than httpx with many connections open.
 """
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import json

@@ -6,8 +6,6 @@ shown text alone, a `seal` carries thinking that is not shown. They need no secr
 against a client that invents thinking, which every client may.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

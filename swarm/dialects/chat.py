@@ -3,8 +3,6 @@
 A tool message answers a call made before it. Log-probs are those of all sampled ids, whatever part they belong to.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

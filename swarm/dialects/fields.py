@@ -4,8 +4,6 @@ Each field is read (and so honoured), named as one without influence, compared w
 refused with an InvalidRequest that carries its path. A field that is null counts as absent.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -79,7 +77,7 @@ class Fields:
     def object(self, name: str) -> dict[str, Any] | None:
         return self._take_typed(name, dict, "an object")
 
-    def inner(self, name: str) -> Fields:
+    def inner(self, name: str) -> "Fields":
         """Return the fields of an object, which is closed with this one; none where it is absent."""
         found = self.take(name)
         fields = Fields({} if found is None else found, self.at(name))

@@ -5,8 +5,6 @@ signature; a block that does not fit it is refused. A prefill (a last message of
 would be another turn.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

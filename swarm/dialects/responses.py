@@ -4,8 +4,6 @@ Items of one assistant turn become one message; item ids tell turns apart, else 
 `reasoning` item must bring `content` or `encrypted_content`; a call's output must come after the call.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal

@@ -12,8 +12,6 @@ line of JSON that sums up. Exit codes: 0 done; 2 bad input; 3 the server is lost
 and again, or the disk does; 130 interrupted, by Ctrl-C or SIGTERM: open episodes are given up.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -5,8 +5,6 @@ it names, and `tasks`: how many training tasks are drawn, with a quarter as many
 Their tasks are known by a seed and a view of their beginning, and begun again from the seed.
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import re

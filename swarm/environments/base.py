@@ -9,8 +9,6 @@ problem's key decides its split, the same on every machine: whatever must be uns
         answers.append(tool_result(call, str(prices[call.arguments["item"]])))
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

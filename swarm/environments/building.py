@@ -10,8 +10,6 @@ standard input before any foreign code is loaded, so that the generator alone do
 exit code 2 comes with {"refused": REASON}, 1 where a play took longer than --seconds.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import hmac

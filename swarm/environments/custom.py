@@ -9,8 +9,6 @@ The folder is whole or absent, and never changes; foreign code is run by whoever
 are near-duplicates: of prose the words and numbers count, not order or marks; of a drawing each row as it stands.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

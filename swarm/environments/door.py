@@ -12,8 +12,6 @@ message of a play at a time and believes the player nothing: a play whose player
 No task, reward, success or fact passes, and nothing that the player says is told: it may be read in hidden tasks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import secrets

@@ -6,8 +6,6 @@ by what they could be; a play that does not come to its end, for instance by an 
 nothing.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Mapping, Sequence

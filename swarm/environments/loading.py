@@ -9,8 +9,6 @@ A line has `prompt` or `messages`, and may have `id`, `kind` and `split`; all el
 returns a reward from 0 to 1, or (reward, solved). Nothing is isolated: loaded code can do whatever its process can.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import importlib

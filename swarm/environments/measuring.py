@@ -5,8 +5,6 @@ training and search, never hidden. Findings are JSON lines as they come, so that
 knew; a play that takes longer than its bound ends the process, with all stacks on standard error (`faulthandler`).
 """
 
-from __future__ import annotations
-
 import faulthandler
 import random
 import re

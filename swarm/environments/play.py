@@ -8,8 +8,6 @@ training client says enters. During training one process stays, as starting one 
 model; it plays whenever the server waits for one. Files are written anew, whole or not at all.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -4,8 +4,6 @@ A process that plays on behalf of another one ends with it, however that one end
 end of a pipe, which the kernel closes when it is gone.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

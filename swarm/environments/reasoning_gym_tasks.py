@@ -5,8 +5,6 @@ Several generators make one environment in which a task's kind is its generator,
 again from the generator and the seed in the task's id.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import fields

@@ -14,8 +14,6 @@ its name and the hash of what it consists of, `shop@1f2e3d4c5b6a`, and found in 
   pretrained model the form. The answer must be all that is said. Splits share no pair of digits and no three words.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import re

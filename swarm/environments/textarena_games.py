@@ -5,8 +5,6 @@ A task is the state in which a seed begins a game, told by its hash; whoever pla
 task's id. The package draws from Python's one generator of random numbers: each play has a state of its own for it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import threading

@@ -15,8 +15,6 @@ reward and advantage may also be an expression, `= reward - 0.01 * turns if succ
 All is floats, and what overflows, divides by zero or is not finite is refused, so that no value grows without bounds.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import copy

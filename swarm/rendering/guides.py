@@ -1,7 +1,5 @@
 """Grammars held while an answer is sampled, by llguidance."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading
@@ -41,7 +39,7 @@ class Guides:
         self._lock = threading.Lock()
         self._ours: Any = None
 
-    def guide(self, grammar: str) -> Guide:
+    def guide(self, grammar: str) -> "Guide":
         """Return a fresh guide; raise GrammarRefused if the grammar does not compile. May take a second."""
         from llguidance import LLMatcher, LLTokenizer
 

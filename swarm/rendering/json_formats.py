@@ -8,8 +8,6 @@
   is a stop id and may be missing from the text.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

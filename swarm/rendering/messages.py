@@ -4,8 +4,6 @@ A format reads the text of an answer (never ids) and gives it back in pieces, th
 tool call comes whole or not at all; what only looks like a tool call stays in the words: nothing sampled is hidden.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -8,8 +8,6 @@ In a grammar a family's mark is a whole rule (`name: "mark"`) or a whole suffix 
 a special token can stand for it. JSON has one space after each colon and comma, as templates write it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,6 @@ without changing what they say: `developer` becomes `system` where the template 
 or made up.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import re

@@ -6,8 +6,6 @@ templates write around thinking and before a call belong to the template: render
 strings stand without quotes: the tool's schema tells a number from a string that looks like one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ times
             + drop_pool_bytes + drop_stale + drop_job_finished + drop_erased
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -8,8 +8,6 @@ lacking members with none open or prepared is dropped after lease_ttl_s untouche
 Beyond `pool_bytes` the oldest ended episodes are dropped; after a whole batch's worth `starved` says so.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

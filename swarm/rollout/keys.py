@@ -10,8 +10,6 @@ Leases do not survive a restart (LeaseLost), and other servers' keys are refused
 their own, needed for an address that is not loopback.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -15,8 +15,6 @@ anew. Stragglers are the open episodes that a full batch waits for, once half of
 are none.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -12,8 +12,6 @@ answer: between two beats of the loop MOST_S at most, so that a stopped process,
 lets no lease expire before waiting heartbeats are read. Admission is first come first served.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -22,8 +22,6 @@ nothing to train too, but only as often as its turn has places. A turn is skippe
 failures of its agent, and as many more for each ended play, so that a breaking task holds nothing up.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ the decider's server was never prepared and cannot be any more; an unanswered de
 where a follower hears nothing for IN_DOUBT_S (`team_in_doubt`) can a team be torn.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence

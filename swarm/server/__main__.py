@@ -7,8 +7,6 @@ killed while its engine was on boots it again and goes on with its training, unl
 `--read DIR` writes nothing there, and shows what its server wrote before it ended.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import errno

@@ -6,8 +6,6 @@ the error object and the connection is closed. One that says nothing, or half of
 `PATIENCE_S`; where there are too many, the one that waits longest makes room, so that who speaks at once is let in.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import logging
@@ -65,7 +63,7 @@ CYCLE, GONE = "ajet.cycle", "ajet.gone"
 class LimitedHttp(HttpToolsProtocol):
     """One connection."""
 
-    _waiting: dict[LimitedHttp, None]
+    _waiting: "dict[LimitedHttp, None]"
     """The connections of this server that have no request under way, those that wait longest first."""
     _dropped: ClassVar[Counter[str]] = Counter()
     _told_at: ClassVar[float] = float("-inf")

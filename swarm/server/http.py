@@ -7,8 +7,6 @@ honest client out. The operator's own admin token may be weaker and waits like a
 addresses (an IPv6 /64 is one), the longest quiet forgotten first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -14,8 +14,6 @@ event loop: begins by the bundle's own role token, ends and calls by the key of 
 order in which they are there. A client that goes away cancels all that is not answered, as it does alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import re

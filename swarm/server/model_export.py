@@ -9,8 +9,6 @@ is, and nothing is left behind on failure. The server may run meanwhile. AJET_SW
 folder; it is no flag because a URL may hold a password.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os
@@ -110,7 +108,7 @@ async def _find_training(
     return summary, server.checkpoints_of(known.job_digest) / summary.name, known
 
 
-def _write_card(draft: Path, summary: CheckpointSummary, known: TrainingSummary, made: WrittenModel) -> ModelCard:
+def _write_card(draft: Path, summary: CheckpointSummary, known: TrainingSummary, made: "WrittenModel") -> ModelCard:
     card = ModelCard(
         ajet=version("ajet"), job_digest=known.job_digest, job=known.job.value(), environment=known.job.environment,
         step=summary.step, checkpoint=summary.name, dtype=known.job.dtype, adapter=made.adapter, base=str(made.base),

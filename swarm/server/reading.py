@@ -4,8 +4,6 @@ The store is opened where it lies, immutable, so that a read-only disk will do. 
 earlier version wrote, would have to be written first: a copy of it is read.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Routes of the server: who may call, what goes in and what comes out; the OpenAPI document is made of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping

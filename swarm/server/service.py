@@ -1,7 +1,5 @@
 """SwarmServer: one loaded job; makes its backend."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import importlib.util

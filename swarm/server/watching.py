@@ -18,8 +18,6 @@ An export has a record a line, the oldest first, each read when it is sent: memo
 there, or has no tokens, is refused before the first byte.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

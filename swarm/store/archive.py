@@ -6,8 +6,6 @@ where its turn is not over. Left are members of undecided teams, and episodes of
 checkpoint: a boot learns it again.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

@@ -9,8 +9,6 @@ server directory: the first to open it writes its id, any other is refused. Sche
 to the newest in one step.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

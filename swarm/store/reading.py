@@ -1,7 +1,5 @@
 """What is read back from the tables: episodes for people, and all a restarted server goes on from."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence

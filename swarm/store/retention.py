@@ -9,8 +9,6 @@ very same job, else the furthest that the job goes on with, else a new one. A tr
 under which its checkpoints lie.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ success, else by mean reward; the earlier of equals. The best of noisy numbers i
 it.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -7,8 +7,6 @@ never guessed. The writer is `broken`, until a restart, where the database refus
 later may be stored without it. `open_store` migrates, finds or begins the training and fences what was open.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -4,8 +4,6 @@ Promises that a folder the store counts on is deleted only after the store count
 that what a crash left half-written, or unknown to the store, is cleared away. Knows no store.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 import time

@@ -8,8 +8,6 @@ the evaluation, whose outcome is written before the next step. A store or disk t
 as one walks all captured tokens while every call waits.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

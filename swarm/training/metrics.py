@@ -4,8 +4,6 @@ By verl's names where verl has one; docs/training-metrics.md says what each is. 
 episode, or with the end of the step before where some go on by then.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter, deque

@@ -4,8 +4,6 @@
 generation. W&B is imported only when a job asks for it, and is told to collect nothing but the metrics.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

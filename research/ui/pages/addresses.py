@@ -1,7 +1,5 @@
 """Which page stands at which address."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

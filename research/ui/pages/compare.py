@@ -1,7 +1,5 @@
 """Findings of all studies side by side, contradictions named: intervals, what differs, curves; nothing is pooled."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Desk: what needs a person first, then all studies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Episode: every token of its calls, how likely each was, and the plays of its group."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from math import exp

@@ -1,7 +1,5 @@
 """Ask: what a study of a question would be, see and cost, before it begins; and more evidence on a claim."""
 
-from __future__ import annotations
-
 import shlex
 from urllib.parse import urlencode
 

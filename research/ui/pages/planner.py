@@ -1,7 +1,5 @@
 """Planner: each of its turns, what it looked at word for word, what it wrote down, and how its plan went."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

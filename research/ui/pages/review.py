@@ -1,7 +1,5 @@
 """Review: what a study claims, on which files, with what was said of it, and what a person may do to it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any

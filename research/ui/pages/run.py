@@ -1,7 +1,5 @@
 """Run: its tries, curves, conditions, files, hidden plays and training episodes."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Runs of a study, or of all that train now: their curves, and a table that is filtered and sorted by its address."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -8,8 +8,6 @@ Files and folder are synced before the rename; reading checks every hash; nothin
 ranks wrote can be read by any other, and as the whole model: tensors are cut along their first dimension as FSDP2 does.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -7,8 +7,6 @@ Where a trial of one token fails too, or `_MAX_FAILURES` steps of several reques
 request alone never breaks it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

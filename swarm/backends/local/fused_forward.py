@@ -6,8 +6,6 @@ merging it into a coarse type would round most of it away. In types coarser than
 holds, so both forwards are compared with the modules in fp32, and the fused one may be off by little more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -198,7 +196,7 @@ class FusedForward:
             return self._attend, mask
         return self._attend_once, mask.expand(-1, self._kv, 1, -1).flatten(0, 1)  # (B * Hkv, 1, S)
 
-    def _project(self, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, layer: "_Layer", x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries (N, H, D), keys and values (N, Hkv, D) of x (N, F), the first two rotated to their places."""
         heads = layer.qkv(layer.before(x)).view(len(x), -1, self._width)
         mixed, values = heads.split((self._heads + self._kv, self._kv), 1)
@@ -229,7 +227,7 @@ class FusedForward:
         )
         return seen.transpose(1, 2).flatten(2).flatten(0, 1)
 
-    def _layer(self, layer: Any) -> _Layer:
+    def _layer(self, layer: Any) -> "_Layer":
         attention, mlp, by_head = layer.self_attn, layer.mlp, None
         if hasattr(attention, "q_norm"):
             by_head = _HeadNorm(attention.q_norm, attention.k_norm, (self._heads, self._kv), self._plain)

@@ -8,8 +8,6 @@ An assignment's cached prefix equals the prompt's first tokens; of idle rows one
 the least recently used is emptied. The shape is measured by feeding one token (on the meta device at no cost).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain

@@ -5,8 +5,6 @@ policy's lock for reading, weights are rewritten only within an optimiser step, 
 last step. So a token of version v was sampled by the weights of v, or by some between v and v + 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

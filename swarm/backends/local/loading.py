@@ -7,8 +7,6 @@ optimiser, reference, key-value cache), so that what is refused could not have r
 one that `ajet` set (AJET_RUNS_AT_ONCE is beside it) is shared among runs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

@@ -7,8 +7,6 @@ often as rows have it. `auto` takes trees where rows hold `PAYS` times their ids
 temperature; the policy's lock is held for one micro-batch at a time, so that nobody waits long.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from bisect import bisect
@@ -82,7 +80,7 @@ AT_ONCE: Final = 1 << 28
 
 
 def score_tokens(
-    policy: Policy, micro: PaddedRows | PackedRows, targets: Tensor, temperature: float, *, entropy: bool = True
+    policy: Policy, micro: "PaddedRows | PackedRows", targets: Tensor, temperature: float, *, entropy: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Return the fp32 log-probs (M,) of a micro-batch's sampled tokens, with gradient where it is enabled, and the
     entropy (M,) where each was sampled, with gradient if `entropy`. Rows of a tree share places. Of the U places the
@@ -117,7 +115,7 @@ def score_tokens(
 
 
 def compute_logprobs(
-    policy: Policy, micros: Iterable[PaddedRows | PackedRows], temperature: float
+    policy: Policy, micros: "Iterable[PaddedRows | PackedRows]", temperature: float
 ) -> Iterator[tuple[Row, Tensor]]:
     """Yield each row with the log-probs (K,) of its sampled tokens under the policy, without gradient, on the CPU."""
     for micro in micros:

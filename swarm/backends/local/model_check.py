@@ -7,8 +7,6 @@ server's own words on stderr, where a server would refuse the model. Seconds per
 episodes over random ids that no cache holds: each prompt alone, then its group with the prompt cached, then an update.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

@@ -6,8 +6,6 @@ GGUF (needs the package `gguf`) becomes fp32; a folder it could not finish may h
 computes in float32 what the engine does; in bfloat16 too, but for a merged adapter, whose sum is rounded once more.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

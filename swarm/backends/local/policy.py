@@ -7,8 +7,6 @@ the same LoRA adapter (arXiv 2106.09685) bit for bit on every device. Gradient c
 used with a key-value cache, to which a second pass would append twice.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import threading

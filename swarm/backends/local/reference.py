@@ -4,8 +4,6 @@ Engine and learner share one module, so what both leave out would show as no dif
 with full forwards of the same weights by eager attention, each sequence alone, without a cache, in fp32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

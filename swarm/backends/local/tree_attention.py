@@ -8,8 +8,6 @@ less than a call for each. A block is torch's flash attention for CPUs; torch ha
 log-sum-exp, and its own context parallelism calls the same operators.
 """
 
-from __future__ import annotations
-
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ that ask at once make it once. A demonstration enters a call tree as though the 
 continuations and mask are a server's own; an answer must be one that the server reads back with the same calls.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

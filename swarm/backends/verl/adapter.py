@@ -6,8 +6,6 @@ verl promises nothing about these between versions; the platform is in `worker.p
 told.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import os

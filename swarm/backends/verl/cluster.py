@@ -8,8 +8,6 @@ no memory, so they take turns.
 nothing: one line for each thing, exit code 0 where all is there, 2 where something is missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import errno
@@ -225,7 +223,7 @@ class Cluster:
         self._watch: HeadWatch | None = None
 
     @classmethod
-    def join(cls, job: Job) -> Cluster:
+    def join(cls, job: Job) -> "Cluster":
         """Join the cluster of the job, or start one here; raise BackendError if it lacks what the job asks for."""
         fields = job.verl_fields
         set_ray_environment(fields.address)

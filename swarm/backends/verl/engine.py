@@ -7,8 +7,6 @@ confirmed it. Replicas that rest while a learner has their devices keep their re
 none is made meanwhile. Every wait is bounded, or watches what it waits for.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import itertools

@@ -6,8 +6,6 @@ raises within its bound; ranks left waiting for each other are ended, and every 
 called twice.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

@@ -6,8 +6,6 @@ minibatch's loss: FSDP averages gradients, so each rank's share is multiplied by
 sampled token contributes 0 and still takes part in the exchange. A loss can be pickled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Counted on torch's meta device, which computes nothing, by what autograd keeps o
 Allocators' waste, kernels' scratch and what else is on the device are not in it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final

@@ -5,8 +5,6 @@ is in a Ray started here, nor Ray's token in what a replica starts. Of devices s
 begins to boot in a learner's turn, and it begins once nobody boots.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
@@ -33,7 +31,7 @@ class Bucket(dict[str, Tensor]):
     """Tensors on the CPU by name; what comes out of the store shares its memory, which may only be read. Arrays beside
     the stream (PEP 574) are copied once on the way in, a tensor of two names once, and never on the way out."""
 
-    def __reduce__(self) -> tuple[Callable[..., Bucket], tuple[dict[str, tuple[Any, torch.dtype]]]]:
+    def __reduce__(self) -> "tuple[Callable[..., Bucket], tuple[dict[str, tuple[Any, torch.dtype]]]]":
         arrays = {}
         for tensor in set(self.values()):
             plain = tensor.detach().contiguous()

