@@ -214,6 +214,7 @@ def build_report_again(home: Home, log: EventLog, study: str) -> Report:
     """Build a study's report of all that happened before a report did, which the log is to know; raise ReportError."""
     record = StudyLog(log, study, store=home.files.push)
     while True:
+        home.files.pull(log, study)
         state = record.state()
         shown = fold(before_report(log.read(study)[: state.event_count]))
         made = build_report(replace(shown, newest_report=state.newest_report), home.study(study))

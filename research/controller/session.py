@@ -80,7 +80,9 @@ def require_here(home: Home, log: EventLog, state: StudyState) -> None:
     """Fetch what others share of a study; raise NotReady unless what it has made lies in this installation."""
     home.files.pull(log, state.id)
     begun = state.explorations or state.hypotheses or state.noise_plan is not None or state.design is not None
-    if not begun or home.study(state.id).is_dir():
+    folder, runs = home.study(state.id), state.every_run.values()
+    whole = all((folder / "runs" / run.run_id).is_dir() for run in runs if run.collected is not None)
+    if not begun or (folder.is_dir() and (whole or not home.files.url)):
         return
     row = ControllerLeases(log).read(state.id)
     where = "another one" if row is None else f"{row.holder.home} on {row.holder.host}"

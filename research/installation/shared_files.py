@@ -23,6 +23,7 @@ from studies import Event, EventLog, StoreError, StudiesError
 
 NOT_SHARED: Final = ("attempts", "prefect.json")
 """What stays where it was made: folders of attempts with their checkpoints, and what one Prefect's server knows."""
+_LOCK_S: Final = 60.0
 _MANIFEST: Final = re.compile(r"(\d+)-([0-9a-f]{64})\.json")
 
 
@@ -34,7 +35,7 @@ class SharedFiles:
     """The shared files of an installation; without a `url` nothing is shared, and nothing is done."""
 
     def __init__(self, url: str, home: Path) -> None:
-        self.url, self._shown = url, re.sub(r"//[^/@]*@", "//", url)  # no password
+        self.url, self._shown = url, re.sub(r"//.*@", "//", url).partition("?")[0]  # no password
         self._studies, self._notes = home / "studies", home / "shared"
         self._hashed: dict[Path, tuple[tuple[int, int, int], str]] = {}  # of a file that looks as it did then
         self._stored: dict[str, set[str]] = {}  # by study, hashes of contents that are there for certain
@@ -55,7 +56,7 @@ class SharedFiles:
                     self._put(f"{study}/files/{sha256}", data)
                     stored.add(sha256)
                 self._put(f"{study}/manifests/{event.seq:06}-{event.hash}.json", json.dumps(files).encode())
-            with self._lock(study):
+            with self._translate("note"), self._lock(study):
                 write_bytes(self._notes / study, " ".join({*self._known(study), event.hash}).encode())
         yield
         self._newest[study] = files
@@ -65,13 +66,14 @@ class SharedFiles:
         the newest manifest (by a host that shared nothing) stays."""
         if not self.url or (head := log.last(study)) is None or self._looked.get(study) == head.hash:
             return
-        with self._lock(study), self._translate("read"):
+        with self._translate("read"), self._lock(study):
             rows = log.read_unverified(study)
             newest = self._find_newest(study, {row["seq"]: row["hash"] for row in rows})
             if newest is not None:
                 named = self._newest[study] = self._read_manifest(study, newest)
                 self._stored.setdefault(study, set()).update(named.values())
-                if newest[1] not in self._known(study):
+                here = all((self._studies / study / name).exists() for name in named)
+                if not here or newest[1] not in self._known(study):
                     self._fetch(study, named, "".join(row["payload"] for row in rows if row["seq"] > newest[0]))
                     write_bytes(self._notes / study, newest[1].encode())
             self._looked[study] = rows[-1]["hash"]
@@ -128,7 +130,7 @@ class SharedFiles:
 
     def _lock(self, study: str) -> FileLock:
         self._notes.mkdir(parents=True, exist_ok=True)
-        return FileLock(self._notes / f"{study}.lock", mode=0o600)
+        return FileLock(self._notes / f"{study}.lock", mode=0o600, timeout=_LOCK_S)
 
     def _known(self, study: str) -> set[str]:
         note = self._notes / study
@@ -167,5 +169,6 @@ class SharedFiles:
         except (NotReady, StudiesError):
             raise
         except Exception as error:
-            said = f"could not {action} the shared files at {self._shown}: {type(error).__name__}: {error}"
+            told = str(error).replace(self.url, self._shown)
+            said = f"could not {action} the shared files at {self._shown}: {type(error).__name__}: {told}"
             raise FilesAway(f"{' '.join(said.split())}. Check AJET_FILES, then go on with the study") from error

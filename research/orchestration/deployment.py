@@ -90,7 +90,8 @@ class UnownedStudies:
         row = self._leases.read(study)
         if row is None:  # handed over, and begun by nobody
             return True
-        if Path(row.holder.home).resolve() != self._home.path.resolve():
+        elsewhere = row.holder.host != Holder.here(self._home.path).host and self._home.files.url
+        if elsewhere or Path(row.holder.home).resolve() != self._home.path.resolve():
             return False
         return self._watch.is_gone(study)  # of a host that was started anew: once its lease stood still long enough
 

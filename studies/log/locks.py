@@ -65,7 +65,7 @@ _SLOTS: Final = sa.Table(
     "slots", _METADATA, sa.Column("host", sa.String(255), primary_key=True),
     sa.Column("study", sa.String(64), primary_key=True), sa.Column("attempt", sa.String(255), primary_key=True),
     sa.Column("home", sa.Text, nullable=False), sa.Column("turn", sa.Integer, nullable=False),
-    sa.Column("claim", sa.Integer, nullable=False), sa.Column("slot", sa.String(64), nullable=True),
+    sa.Column("claim", sa.Integer, nullable=False), sa.Column("slot", sa.Text, nullable=True),
     sa.UniqueConstraint("host", "slot"),
 )  # fmt: skip
 

@@ -105,7 +105,7 @@ TRAINING_FIELDS: Final = frozenset({
     "surplus_groups", "pool_bytes", "streams", "missing_stream", "missing_stream_s", "loss_weighting", "merging",
     "micro_batch_tokens", "gradient_checkpointing", "lora_rank", "lora_alpha", "max_staleness", "rollout_correction",
     "correction_cap", "mismatch_limit", "foreign_sampling", "mask_truncated", "train_agents", "checkpoint_every",
-    "checkpoints_kept", "evaluate_after", "eval_every", "evaluation_episodes", "external_advantages",
+    "checkpoints_kept", "evaluate_after", "eval_every", "evaluation_episodes", "external_advantages", "lineage",
 })  # fmt: skip
 """Job fields that concern training alone: jobs which differ in nothing else begin with one policy, evaluated alike."""
 

@@ -130,7 +130,7 @@ class LocalLearner(PolicyLearner):
             try:
                 return {**super().update(batch), **self._layout.metrics()}
             except torch.OutOfMemoryError:
-                if not self._layout.shrink():
+                if self._before is not None or not self._layout.shrink():  # the steps made could not all be undone
                     raise
                 self._guard.above = above
             torch.cuda.empty_cache()
