@@ -50,10 +50,10 @@ class SlowLearner(FakeLearner):
 
 @given(SECONDS, st.lists(st.tuples(SECONDS, SECONDS, st.booleans()), min_size=1, max_size=30))
 def test_checkpoints_by_time_wait_as_asked_and_until_the_last_one_costs_little_and_no_longer(
-    after_s: float, steps: list[tuple[float, float, bool]]
+    tmp_path_factory: pytest.TempPathFactory, after_s: float, steps: list[tuple[float, float, bool]]
 ) -> None:
     learner = SlowLearner(clock := Clock())
-    checkpoints, cost_s = Checkpoints(Path("nowhere"), 1, []), 0.0
+    checkpoints, cost_s = Checkpoints(tmp_path_factory.getbasetemp() / "by-time", 1, []), 0.0
     checkpoints._now, checkpoints.saved_at, saved_at = clock, clock.now, clock.now
     for step, (step_s, learner.cost_s, learner.full) in enumerate(steps, 1):
         clock.now += step_s
