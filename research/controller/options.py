@@ -30,7 +30,7 @@ from research.environments.install import load_environment
 from research.errors import BadEnvironment, BadInput, BadTopic
 from research.installation import base_job as jobs
 from research.installation.home import Home
-from research.installation.servers import parse_servers, require_servers
+from research.installation.servers import TOKEN, parse_servers, require_servers
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
 from research.models.fetch import check_loader, fetch_named
@@ -270,7 +270,7 @@ def reopen_planner(home: Home, log: EventLog, state: StudyState, caps: Mapping[s
             cap = f"a larger cap than study {state.id} has ({'none' if before is None else f'{before:,}'})"
             raise BadInput(f"expected of --{name.replace('_', '-')} {cap}; found {most:,}; raise it, or leave it out")
     require_here(home, log, state)
-    if servers := state.settings.get(SERVERS):
+    if (servers := state.settings.get(SERVERS)) and os.environ.get(TOKEN) and not is_complete(state):
         require_servers(home, servers, now=False)  # a new key may be given
     if not is_complete(state) and not state.settings.get(SERVERS):
         jobs.require_backend(jobs.backend_of(state))

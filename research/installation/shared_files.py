@@ -72,9 +72,10 @@ class SharedFiles:
             if newest is not None:
                 named = self._newest[study] = self._read_manifest(study, newest)
                 self._stored.setdefault(study, set()).update(named.values())
-                here = all((self._studies / study / name).exists() for name in named)
-                if not here or newest[1] not in self._known(study):
-                    self._fetch(study, named, "".join(row["payload"] for row in rows if row["seq"] > newest[0]))
+                new, folder = newest[1] not in self._known(study), self._studies / study
+                if lacking := {name: each for name, each in named.items() if new or not (folder / name).exists()}:
+                    self._fetch(study, lacking, "".join(row["payload"] for row in rows if row["seq"] > newest[0]))
+                if new:
                     write_bytes(self._notes / study, newest[1].encode())
             self._looked[study] = rows[-1]["hash"]
 
