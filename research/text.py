@@ -53,6 +53,10 @@ def parse_budget(text: str) -> float:
     return seconds
 
 
+def is_duration(text: str) -> bool:
+    return _DURATION.fullmatch("".join(text.split()).lower()) is not None
+
+
 def format_size(count: int) -> str:
     large = f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
     return large if count >= 2**20 else f"{count / 2**10:.0f} KiB"

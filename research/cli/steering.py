@@ -24,7 +24,7 @@ from research.scheduler.next_step import is_done
 from research.scheduler.required_runs import attempts_running
 from research.shown.listing import read_listing
 from research.shown.study import answer_json, describe_resume, summary
-from research.text import format_seconds, format_size, parse_budget, warn
+from research.text import format_seconds, format_size, warn
 from sandboxes import ProcessSandbox
 from studies import Event, EventLog, EventType, LeaseHeld, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
@@ -35,7 +35,9 @@ Reason = Annotated[str | None, typer.Option("--reason", help="Why, for the repor
 def amend(
     name: Name = None,
     accept: Annotated[str | None, typer.Option(help="Code of a violation, or of a run's end, to let pass.")] = None,
-    budget: Annotated[str | None, typer.Option(help="New wall-clock budget, such as 2h or 1h30m.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="New budget, such as 2h, 1h30m or 20USD (docs/machines.md).")
+    ] = None,
     note: Annotated[str | None, typer.Option(help="What a reader should know; changes nothing.")] = None,
     reason: Reason = None,
     json: Json = False,
@@ -59,7 +61,8 @@ def amend(
     if accept is not None:
         event = interventions.accept_violation(record, accept, reason)
     elif budget is not None:
-        event = interventions.change_budget(record, parse_budget(budget), reason)
+        seconds = interventions.read_budget(Home.locate(), record.state(), budget)
+        event = interventions.change_budget(record, seconds, reason)
     else:
         event = interventions.add_note(record, note or "")
     _answer_amendment(record, event, json)

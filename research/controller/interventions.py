@@ -10,12 +10,13 @@ from dataclasses import replace
 from functools import partial
 
 from research.controller.controller import build_stop_event, now
-from research.controller.session import hold_lease
+from research.controller.session import capacity_of, hold_lease
 from research.errors import BadInput
 from research.installation.home import Home
-from research.installation.machine import MachineSlots
+from research.installation.machine import MachineSlots, PriceTable
 from research.installation.tiny_model import Note
 from research.isolation.mode import supervise
+from research.models.fetch import check_loader
 from research.runs.launcher import AttemptLauncher
 from research.scheduler.required_runs import attempts_running
 from research.text import format_seconds, strip_control_chars
@@ -49,6 +50,11 @@ def accept_violation(record: StudyLog, code: str, reason: str | None) -> Event:
         return _make_amendment(state, "accept", reason, target=code)
 
     return record.change(make_change, actor="user")
+
+
+def read_budget(home: Home, state: StudyState, text: str) -> float:
+    """Return the seconds of a budget of time, hours of devices or money, by what a study holds here; BadInput."""
+    return PriceTable.load(home).seconds_for(text, capacity_of(state, check_loader(home.models)))
 
 
 def change_budget(record: StudyLog, seconds: float, reason: str | None) -> Event:

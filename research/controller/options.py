@@ -30,6 +30,7 @@ from research.environments.install import load_environment
 from research.errors import BadEnvironment, BadInput, BadTopic
 from research.installation import base_job as jobs
 from research.installation.home import Home
+from research.installation.machine import Capacity, PriceTable
 from research.installation.servers import TOKEN, parse_servers, require_servers
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
@@ -47,7 +48,7 @@ from research.proposals.metric_choice import MetricChoice, RequestedMetric
 from research.runs.launcher import SERVERS
 from research.scheduler.approvals import ApprovalMode, parse_mode
 from research.scheduler.required_runs import is_complete
-from research.text import parse_budget
+from research.text import format_seconds, is_duration
 from studies import EventLog, StudyState
 from studies.records.alpha import MOST_ROUNDS
 from studies.records.design import MOST_REPAIRS
@@ -136,8 +137,10 @@ class StudyOptions(BaseModel):
     )] = "rules"  # fmt: skip
     planner_model: Annotated[str | None, *_option("Name of the language model that plans, for `--planner llm`.")] = None
     budget: Annotated[str | None, *_option(
-        "Wall clock for the whole study: 90s, 10m, 2h, 1d.", show_default=DEFAULT_BUDGET,
-        form={"default": DEFAULT_BUDGET, "pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$"},
+        "For the whole study: wall clock (90s, 10m, 2h, 1d), or for as long as its runs may hold GPUs (8gpuh), cores "
+        "(8cpuh), or what costs money (20USD, by prices.json); several with commas (docs/machines.md).",
+        show_default=DEFAULT_BUDGET,
+        form={"default": DEFAULT_BUDGET, "pattern": r"^\s*(\d+(\.\d+)?\s*([A-Za-z]+|[$€£¥])\s*,?\s*)+$"},
     )] = None  # fmt: skip
     max_runs: Annotated[int | None, *_option("Most training runs.", form={"minimum": LEAST_RUNS}, min=LEAST_RUNS)] = (
         None
@@ -304,7 +307,6 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
         load_environment(asked.env, asked.reward, Home.locate().prepare(), note)  # whose knobs are named
     comparison = RequestedComparison.parse(asked.vary, asked.held, base, models, shape, asked.mediator, asked.evaluate)
     resolve_topic(asked.topic, comparison)
-    seconds = parse_budget(asked.budget or DEFAULT_BUDGET)
     if asked.max_runs is not None and asked.max_runs < LEAST_RUNS:
         raise BadInput(f"--max-runs: expected at least {LEAST_RUNS}; found {asked.max_runs}")
     fixed = {} if base is None else jobs.find_fixed_fields(base)
@@ -345,7 +347,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
             "where a tiny model is made, its server has to play it; leave --server out, or name a --model"
         )
     request = StudyRequest(
-        question, asked.planner, asked.planner_model, seconds, asked.max_runs, requirements=requirements,
+        question, asked.planner, asked.planner_model, 0.0, asked.max_runs, requirements=requirements,
         requested=comparison, parsed=parsed, base=base, approve=approve, explore=asked.explore,
         planner_options=asked.planner_options,
         papers={} if asked.read is None else read_papers(asked.read, note),
@@ -353,9 +355,16 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     )  # fmt: skip
     if asked.parallel is not None and asked.parallel < 1:
         raise BadInput(f"--parallel: expected at least 1; found {asked.parallel}")
-    if asked.parallel is not None and (fits := capacity_for(request, check_loader(hashes))).runs < asked.parallel:
-        note(f"--parallel {asked.parallel} is more than is carried; {fits.describe()}")
-    return request
+    return _set_budget(request, asked.budget or DEFAULT_BUDGET, capacity_for(request, check_loader(hashes)), note)
+
+
+def _set_budget(request: StudyRequest, budget: str, on: Capacity, note: Note) -> StudyRequest:
+    if on.runs < (request.parallel or 1):
+        note(f"--parallel {request.parallel} is more than is carried; {on.describe()}")
+    seconds = PriceTable.load(Home.locate()).seconds_for(budget, on)
+    if not is_duration(budget):
+        note(f"--budget {budget} is {format_seconds(seconds)} of {on.describe()}")
+    return replace(request, budget_s=seconds)
 
 
 def _require_explorable(asked: ResearchOptions, wanted: RequestedComparison, parsed: ParsedTopic | None) -> None:

@@ -6,14 +6,10 @@ the noise for known and normal, and count no verdict of equivalence at an early 
 """
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Self
-
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, ValidationError
+from typing import Any
 
 from research.controller.built_designs import build_replication
 from research.controller.controller import budget_left
@@ -28,10 +24,10 @@ from research.design.power import MOST_SEEDS, PowerAnalysis
 from research.design.pricing import Pricing, Stage, describe_basis, local_pricing, place_of
 from research.design.sample_size import EvaluationOption, Unaffordable
 from research.environments.catalog import records_of
-from research.errors import BadInput, DesignRefused, Unmeasurable
+from research.errors import DesignRefused, Unmeasurable
 from research.installation import base_job as jobs
 from research.installation.home import Home
-from research.installation.machine import Capacity, cores
+from research.installation.machine import Capacity, PriceTable
 from research.isolation.mode import read_sandboxing
 from research.models.fetch import check_loader
 from research.planners.context import Planner
@@ -40,7 +36,6 @@ from research.planners.rules import RulesPlanner
 from research.planners.tools import MOST_FINDINGS, PriceRequest, find_related
 from research.proposals.actions import LEAST_SEEDS, Replicate
 from research.proposals.metric_choice import RequestedMetric
-from research.text import describe
 from studies import EventLog, StudyLog, StudyState
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget, Design, Hypothesis, Metric
@@ -97,28 +92,6 @@ class PricedStage(Stage):
     run_hours: float
 
 
-class PriceTable(BaseModel):
-    """`prices.json` of the home, or the file that AJET_PRICES names: an hour of a device, by its name, and of a core, a
-    million tokens that a language model reads and writes, by its name. `*` is any other; what is left out has none."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    currency: str = Field(default="", max_length=8)
-    gpu_hour: Mapping[str, NonNegativeFloat] = {}
-    cpu_hour: NonNegativeFloat | None = None
-    planner_million_tokens: Mapping[str, tuple[NonNegativeFloat, NonNegativeFloat]] = {}
-
-    @classmethod
-    def load(cls, home: Home) -> Self:
-        """Raise BadInput for a file that is no such table, or is named and not there."""
-        named, path = os.environ.get("AJET_PRICES"), home.path / "prices.json"
-        try:
-            return cls.model_validate_json(Path(named or path).read_bytes()) if named or path.exists() else cls()
-        except (OSError, ValueError) as error:
-            told = describe(error) if isinstance(error, ValidationError) else " ".join(str(error).split())[:200]
-            raise BadInput(f"expected prices as docs/machines.md says in {named or path}; found {told}") from error
-
-
 @dataclass(frozen=True, slots=True)
 class PlanCost:
     """What the stages take at the worst beside time. Hours are by the slots of runs, of a shared device a part; tokens
@@ -126,6 +99,7 @@ class PlanCost:
 
     gpu_hours: float
     core_hours: float
+    server_hours: float
     tokens: Mapping[str, int]
     money: float | None
     currency: str
@@ -314,24 +288,21 @@ class _Preview:
 
     def _cost(self, stages: Sequence[Stage], metric: Metric) -> PlanCost:
         on, prices, price, job = self.on, self.prices, self.inputs.compiler.price, self.draft.job
-        hours, model, any_gpu = run_hours(stages), self.planner.model or "", prices.gpu_hour.get("*")
-        gpu = hours * on.each / on.share if on.devices else 0.0
-        core = 0.0 if on.devices or on.where else hours * cores() / on.runs
+        hours, model = run_hours(stages), self.planner.model or ""
+        held = [(name, hours * amount, each) for name, amount, each in prices.of_run(on)]
+        whole = sum(amount for _, amount, _ in held)
         turns = (self.designed.proposal.turn, self.designed.turn)
         spoken = sum(turn.prompt_tokens for turn in turns), sum(turn.completion_tokens for turn in turns)
         of_model = prices.planner_million_tokens.get(model, prices.planner_million_tokens.get("*", (None, None)))
-        parts = [
-            *((each.name, gpu / len(on.devices), prices.gpu_hour.get(each.name, any_gpu)) for each in on.devices),
-            ("a core", core, prices.cpu_hour), (on.where, hours if on.where else 0.0, None),
-            *((model, count / 1e6, each) for count, each in zip(spoken, of_model, strict=True)),
-        ]  # fmt: skip
+        parts = [*held, *((model, count / 1e6, each) for count, each in zip(spoken, of_model, strict=True))]
         unpriced = tuple(dict.fromkeys(name for name, amount, each in parts if amount and each is None))
         money = None if unpriced else sum(amount * (each or 0.0) for _, amount, each in parts)
         runs = 3600 * hours / price.run_with_evaluations(job, metric)  # as many of the control
         episodes = {"trained": job.steps * job.episodes_per_step, "evaluated": 2 * metric.episodes}
         tokens = {name: round(runs * n * price.estimates.sampled_tokens(job)) for name, n in episodes.items()}
         tokens |= {"planner_read": spoken[0], "planner_written": spoken[1]}
-        return PlanCost(gpu, core, tokens, money, prices.currency, unpriced)
+        gpu, server = whole if on.devices else 0.0, whole if on.servers else 0.0
+        return PlanCost(gpu, whole - gpu - server, server, tokens, money, prices.currency, unpriced)
 
     def _list_rounds(self, locked: Design, analysis: PowerAnalysis | None) -> Iterator[RoundRow]:
         if (place := locked.inquiry) is None:

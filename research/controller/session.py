@@ -9,7 +9,7 @@ import re
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -26,7 +26,7 @@ from research.design.pricing import KnownCheck, runs_at_once
 from research.environments.catalog import find_custom_environments
 from research.errors import BadEnvironment, BadTopic, DesignRefused, NotReady, PlannerFailed, ResearchError
 from research.files import write_bytes
-from research.installation.base_job import base_settings
+from research.installation.base_job import base_job_of, base_settings
 from research.installation.home import Home, home_error
 from research.installation.machine import Capacity, describe
 from research.installation.servers import require_servers
@@ -151,12 +151,22 @@ class StudyRequest:
 
 
 def capacity_for(request: StudyRequest, check_of: KnownCheck) -> Capacity:
-    """Return how many runs of a study go at once, and on what: as many as fit, at most as many as are asked for."""
+    """Return how many runs of a request's study go at once, and on what."""
     job, models = request.base or Job(), request.requested.models.by_name.values()
     others = (job.model_copy(update={"model": known.model}) for known in models)
-    there = request.servers and Capacity(len(request.servers), "swarm servers, not asked")
-    fits = there or runs_at_once((job, *others), check_of)
-    return replace(fits, runs=min(fits.runs, request.parallel or fits.runs))
+    return _capacity((job, *others), request.servers, request.parallel, check_of)
+
+
+def capacity_of(state: StudyState, check_of: KnownCheck) -> Capacity:
+    """Return how many runs of a study that was begun go at once here, and on what."""
+    job, settings = base_job_of(state.settings) or Job(), state.settings
+    return _capacity((job,), tuple(settings.get(SERVERS, ())), settings["parallel"], check_of)
+
+
+def _capacity(jobs: Iterable[Job], servers: tuple[str, ...], most: int | None, check_of: KnownCheck) -> Capacity:
+    """Return as many as fit, at most as many as are asked for."""
+    fits = Capacity(len(servers), servers) if servers else runs_at_once(jobs, check_of)
+    return replace(fits, runs=min(fits.runs, most or fits.runs))
 
 
 def new_study_id(topic: str, token: str | None = None) -> str:

@@ -192,7 +192,7 @@ def runs_at_once(jobs: Iterable[Job], check_of: KnownCheck) -> Capacity:
         fits = job.backend != "verl" and (check is not None or parameters <= _TINY)  # else nobody knows whether two do
         room = int(_SHARED * min(device.memory for device in devices)) // needs if fits else 1
         share = max(1, min(room, cores() // len(devices)))
-        return Capacity(min(len(devices) // each * share, max_parallel_runs()), "", devices, each, share)
+        return Capacity(min(len(devices) // each * share, max_parallel_runs()), (), devices, each, share)
 
     return min(map(of, jobs), key=lambda found: found.runs)
 

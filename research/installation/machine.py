@@ -7,6 +7,7 @@ and its attempt does not run, by the record of its sandbox.
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -18,11 +19,15 @@ from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import psutil
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, ValidationError
 
+from research.errors import BadInput
 from research.installation.home import Home
+from research.text import MOST_SECONDS, is_duration, parse_budget
+from research.text import describe as describe_fault
 from sandboxes import ProcessSandbox, Sandbox
 from studies import EventLog
 from studies.log.locks import ControllerLeases, Holder, LeaseWatch, Slot, SlotRequest, SlotRow, Slots, find_free_slot
@@ -143,10 +148,10 @@ def _torch_build() -> str:
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """How many runs of a job go at once: on devices, of which each run has `each` whole ones or shares one with others,
-    `share` of them; else by cores and memory, or elsewhere (`where`, in words)."""
+    `share` of them; else by cores and memory, or on swarm servers, one a server."""
 
     runs: int
-    where: str = ""
+    servers: tuple[str, ...] = ()
     devices: tuple[Device, ...] = ()
     each: int = 1
     share: int = 1
@@ -154,8 +159,70 @@ class Capacity:
     def describe(self) -> str:
         each = "one a device" if self.each == 1 else f"{self.each} devices a run"
         how = f", {each if self.share == 1 else f'up to {self.share} a device'}" if self.devices else ""
-        where = self.where or describe_devices(self.devices) or f"{cores()} cores"
+        here = describe_devices(self.devices) or f"{cores()} cores"
+        where = "swarm servers, not asked" if self.servers else here
         return f"{where}: {self.runs} run{'s' * (self.runs > 1)} at once{how}"
+
+
+class PriceTable(BaseModel):
+    """`prices.json` of the home, or the file that AJET_PRICES names: an hour of a device, by its name, of a core, of a
+    swarm server, by its address; a million tokens that a language model reads and writes, by its name. `*` is any
+    other; what is left out has none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    currency: str = Field(default="", max_length=8)
+    gpu_hour: Mapping[str, NonNegativeFloat] = {}
+    cpu_hour: NonNegativeFloat | None = None
+    server_hour: Mapping[str, NonNegativeFloat] = {}
+    planner_million_tokens: Mapping[str, tuple[NonNegativeFloat, NonNegativeFloat]] = {}
+
+    @classmethod
+    def load(cls, home: Home) -> Self:
+        """Raise BadInput for a file that is no such table, or is named and not there."""
+        named, path = os.environ.get("AJET_PRICES"), home.path / "prices.json"
+        try:
+            return cls.model_validate_json(Path(named or path).read_bytes()) if named or path.exists() else cls()
+        except (OSError, ValueError) as error:
+            told = describe_fault(error) if isinstance(error, ValidationError) else " ".join(str(error).split())[:200]
+            raise BadInput(f"expected prices as docs/machines.md says in {named or path}; found {told}") from error
+
+    def of_run(self, on: Capacity) -> list[tuple[str, float, float | None]]:
+        """Return what an hour of one run takes: of what, how many hours of it, and the price of one."""
+        if not (on.servers or on.devices):
+            return [("a core", cores() / on.runs, self.cpu_hour)]
+        known = self.server_hour if on.servers else self.gpu_hour
+        names = on.servers or [device.name for device in on.devices]
+        each = 1 if on.servers else on.each / on.share
+        return [(name, each / len(names), known.get(name, known.get("*"))) for name in names]
+
+    def seconds_for(self, text: str, on: Capacity) -> float:
+        """Return for how long a study may hold what `text` names, with commas between: time, hours of GPUs (`8gpuh`)
+        or of cores (`8cpuh`), money (`20USD`). A study holds what all its runs at once take. Raises BadInput."""
+        return min(self._seconds_for(part, on) for part in text.split(","))
+
+    def _seconds_for(self, text: str, on: Capacity) -> float:
+        named = _AMOUNT.fullmatch(text)
+        unit = "" if named is None else named[2].lower()
+        if named is None or is_duration(text):
+            return parse_budget(text)
+        if unit not in {*_HOURS, self.currency.lower()}:
+            money = f"{self.currency} (prices.json)" if self.currency else "money (prices.json names no currency)"
+            raise BadInput(f"expected a budget in d, h, m, s, gpuh, cpuh or {money}; found {text.strip()!r:.60}")
+        parts = self.of_run(on)
+        unpriced = [name for name, _, price in parts if price is None]
+        lacks = f"no price of {unpriced[0]} in prices.json" if unpriced and unit not in _HOURS else ""
+        if unit in _HOURS and _HOURS[unit] != ("servers" if on.servers else "GPUs" if on.devices else "cores"):
+            lacks = f"no {_HOURS[unit]}"
+        if lacks:
+            raise BadInput(f"expected a budget that can be told in time; found {text.strip()!r:.60} and {lacks} "
+                           f"({on.describe()}); name time, such as 2h, or see docs/machines.md")  # fmt: skip
+        rate = on.runs * sum(amount * (1.0 if unit in _HOURS else price or 0.0) for _, amount, price in parts)
+        return parse_budget(f"{3600 * float(named[1]) / rate:.3f}s") if rate else MOST_SECONDS
+
+
+_AMOUNT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([^\W\d_]+|[$€£¥])\s*")
+_HOURS: Final = {"gpuh": "GPUs", "cpuh": "cores"}
 
 
 def describe_devices(devices: Iterable[Device]) -> str:

@@ -85,7 +85,8 @@ def describe_plan(seen: PlanPreview) -> Iterator[Fact | Grid]:
 
 
 def _cost(cost: PlanCost) -> str:
-    hours = f"{cost.gpu_hours:.2f} GPU hours" if cost.gpu_hours else f"{cost.core_hours:.2f} core hours"
+    known = {"GPU": cost.gpu_hours, "server": cost.server_hours, "core": cost.core_hours}
+    hours = next((f"{count:.2f} {name} hours" for name, count in known.items() if count), "0 hours")
     trained, evaluated, *planner = (f"{float(f'{count:.2g}'):,.0f}" for count in cost.tokens.values())
     tokens = f"about {trained} tokens sampled and trained, {evaluated} sampled in evaluations"
     spoken = f"; the planner read {planner[0]} tokens and wrote {planner[1]}" if planner != ["0", "0"] else ""

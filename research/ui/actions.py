@@ -18,7 +18,7 @@ from research.controller.session import has_controller
 from research.errors import BadInput
 from research.orchestration.handover import find_worker
 from research.scheduler.required_runs import attempts_running
-from research.text import parse_budget, strip_control_chars
+from research.text import strip_control_chars
 from research.ui.access import Role
 from research.ui.evidence import find_evidence
 from research.ui.previews import read_options
@@ -151,7 +151,8 @@ def _accept(site: Site, view: View, form: Form) -> None:
 
 
 def _budget(site: Site, view: View, form: Form) -> None:
-    interventions.change_budget(_SeenStudy(site, form), parse_budget(form["budget"]), form["text"])
+    seconds = interventions.read_budget(site.home, site.state(form["study"]), form["budget"])
+    interventions.change_budget(_SeenStudy(site, form), seconds, form["text"])
 
 
 def _build(site: Site, view: View, form: Form) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from research.errors import BadInput
+from research.installation.machine import Capacity, Device, PriceTable, cores
 from tests.research.cli.conftest import Ajet
 from tests.research.fakes import H100, FakeTool, gpus
 from tests.research.model_folders import model_at
+from tests.studies.synthetic import Synthetic
 
 TOPIC = "group size 4 vs 16 on guess"
 
@@ -72,3 +76,49 @@ def test_runs_without_a_device_have_hours_of_cores(ajet: Ajet, home: Path) -> No
     cost = planned(ajet, "--parallel", "1")["cost"]
     assert cost["gpu_hours"] == 0
     assert cost["money"] == pytest.approx(cost["core_hours"] / 2)
+
+
+GPUS = tuple(Device(str(n), H100, 80 << 30) for n in range(8))
+ON = {
+    "cores": Capacity(cores()), "gpus": Capacity(8, devices=GPUS), "shared": Capacity(4, devices=GPUS[:2], share=4),
+    "pairs": Capacity(2, devices=GPUS[:4], each=2), "servers": Capacity(2, ("http://a:1", "http://b:1")),
+}  # fmt: skip
+TABLE = {"currency": "USD", "gpu_hour": {H100: 2.5}, "cpu_hour": 0.5, "server_hour": {"http://a:1": 3, "*": 1}}
+
+
+@pytest.mark.parametrize(("on", "text", "hours"), [
+    ("gpus", "2h", 2), ("gpus", "8gpuh", 1), ("gpus", "10 USD", 0.5), ("gpus", "4h, 16gpuh ,60usd", 2),
+    ("shared", "1gpuh", 1), ("shared", "5USD", 2), ("pairs", "2gpuh", 0.5), ("servers", "8USD", 2),
+    ("cores", f"{3 * cores()}cpuh", 3), ("cores", f"{0.5 * cores()}usd", 1),
+])  # fmt: skip
+def test_a_budget_of_devices_or_money_is_for_how_long_all_runs_at_once_hold_them(
+    on: str, text: str, hours: float
+) -> None:
+    assert PriceTable.model_validate(TABLE).seconds_for(text, ON[on]) == pytest.approx(3600 * hours)
+
+
+@pytest.mark.parametrize(("on", "text", "named"), [
+    ("cores", "8gpuh", "no GPUs"), ("gpus", "8cpuh", "no cores"), ("servers", "8gpuh", "no GPUs"),
+    ("gpus", "5EUR", "USD (prices.json)"), ("gpus", "USD", "found 'USD'"), ("gpus", "2h,", "found ''"),
+    ("gpus", "0USD", "between 1s and 365d"), ("gpus", "99999999gpuh", "between 1s and 365d"),
+    ("gpus", "-2gpuh", "found '-2gpuh'"),
+])  # fmt: skip
+def test_a_budget_that_cannot_be_told_in_time_is_refused(on: str, text: str, named: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(named)):
+        PriceTable.model_validate(TABLE).seconds_for(text, ON[on])
+
+
+def test_what_has_no_price_has_no_budget_of_money(ajet: Ajet, tool: FakeTool, home: Path) -> None:
+    tool("nvidia-smi", gpus(2))
+    home.mkdir(exist_ok=True)
+    (home / "prices.json").write_text('{"currency": "USD", "cpu_hour": 0.5}')
+    assert f"no price of {H100}" in ajet("study", "plan", TOPIC, "--budget", "5USD").refused()
+    (home / "prices.json").write_text('{"currency": "USD", "gpu_hour": {"*": 2}}')
+    ended = ajet("study", "plan", TOPIC, "--budget", "36USD")
+    assert (ended.code, "--budget 36USD is 9 h" in ended.err) == (0, True)
+
+
+def test_an_amended_budget_may_be_money(ajet: Ajet, locked: Synthetic, home: Path) -> None:
+    (home / "prices.json").write_text(json.dumps({"currency": "USD", "cpu_hour": 1 / cores()}))
+    said = ajet("study", "amend", "--budget", "2USD", "--reason", "more", "--json").data
+    assert said["amendment"]["value"] == pytest.approx(7200)
