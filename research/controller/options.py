@@ -126,7 +126,7 @@ class StudyOptions(BaseModel):
     backend: Annotated[str | None, *_option("What generates and learns: local, verl (docs/cluster.md), ...")] = None
     server: Annotated[str | None, *_option(
         "Swarm servers that run already, on which runs train in place of this machine, one at a time each: addresses "
-        "(their admin key in AJET_TOKEN) or names, with commas between (docs/machines.md).",
+        "(their admin key in AJET_TOKEN) or names, with commas between (docs/machines.md).", envvar="AJET_SERVERS",
     )] = None  # fmt: skip
     parallel: Annotated[int | None, *_option(
         "Most runs at once; else as many as cores, memory and GPUs carry.", form={"minimum": 1}, min=1

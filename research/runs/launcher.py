@@ -29,7 +29,7 @@ from research.own_process import thread_variables
 from research.runs.collect import NOTHING_SAID, CollectedEvidence, collect, find_breakdown, measure
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, RunEvaluation, prune_runs, read_progress
 from research.runs.provenance import count_neighbours
-from research.runs.remote import find_use
+from research.runs.remote import find_use, release
 from research.runs.resume import ResumePlan, end_containers, plan_resume, transfer_files
 from research.runs.wandb_log import ReadTracking
 from sandboxes import Exit, Handle, ProcessSandbox, Sandbox, SandboxSpec
@@ -362,8 +362,11 @@ class AttemptLauncher:
         self._append(EventType.RUN_COLLECTED, run, attempt=attempt.number, seconds=seconds, **evidence.payload)
         for measurement in evidence.measurements:
             self.record.append(EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
+        state = self.record.state()
+        for one in (one for one in run.attempts if one.server):
+            release(self.home, one.server, self._attempt_spec(state, run, one).job)
         with suppress(OSError):  # it is tried again before the next report, and by `ajet study prune`
-            prune_runs(self.home.study(self.record.study), self.record.state())
+            prune_runs(self.home.study(self.record.study), state)
 
     def _append_end(
         self, run: RunState, attempt: AttemptState, status: str, code: str, reason: str, seconds: float,

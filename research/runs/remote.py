@@ -169,3 +169,15 @@ def find_use(home: Home, server: str, study: str, running: Collection[str] = ())
         return f"{server} does not answer"
     except (BadInput, NotReady, SwarmError) as error:
         return f"{server} cannot be used: {one_line(error)}"
+
+
+def release(home: Home, server: str, job: Job) -> None:
+    """Have a server keep of a run's training the last weights alone; left where it cannot now. Blocks for LOOK_S."""
+
+    async def ask() -> None:
+        at = reach(home, server)
+        async with asyncio.timeout(LOOK_S), AsyncSwarmClient(at.url, at.token) as client:
+            await client.release(job.digest())
+
+    with suppress(TimeoutError, BadInput, NotReady, SwarmError):
+        background().run(ask())

@@ -229,6 +229,12 @@ class AsyncSwarmClient(Connectable):
         """Return the checkpoints that are kept, the newest first."""
         return await self._get(wire.CheckpointList, "/checkpoints")
 
+    async def release(self, training: str) -> wire.FileList:
+        """Have the server keep the last weights alone of a training that nobody goes on with, by its job's digest; return
+        what went (needs the admin role). Raises JobConflict while it is on."""
+        path = f"/checkpoints?training={training}"
+        return await self._transport.ask(wire.FileList.model_validate, "DELETE", path, self._token)
+
     async def snapshot(self, *, within_s: float | None = None) -> Snapshot:
         """Return what the server does at a glance; NotFound from a server of an earlier release, else as `status`."""
         return await self._get(Snapshot, "/snapshot", within_s)

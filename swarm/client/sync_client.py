@@ -132,6 +132,7 @@ class SwarmClient(_Blocking, Connectable):
     fetch = _blocking(AsyncSwarmClient.fetch)
     key = _blocking(AsyncSwarmClient.key)
     checkpoints = _blocking(AsyncSwarmClient.checkpoints)
+    release = _blocking(AsyncSwarmClient.release)
     snapshot = _blocking(AsyncSwarmClient.snapshot)
     history = _blocking(AsyncSwarmClient.history)
     streams = _blocking(AsyncSwarmClient.streams)

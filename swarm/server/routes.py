@@ -198,6 +198,12 @@ async def checkpoints(server: Server) -> wire.CheckpointList:
     return await server.checkpoints()
 
 
+@router.delete("/checkpoints", dependencies=ADMIN)
+async def release_training(training: Annotated[str, Query(pattern="^[0-9a-f]{12,64}$")], server: Server) -> wire.FileList:
+    """Remove what only going on with a training would read: of its checkpoints all but the last weights."""
+    return await asyncio.to_thread(server.release, training)
+
+
 @router.get("/files", dependencies=ADMIN)
 async def files(server: Server, under: Annotated[str, Query(max_length=1000)] = "tracking") -> wire.FileList:
     """List the files of checkpoints and of trackers' logs below a folder of the server's."""

@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import secrets
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -26,7 +27,7 @@ from swarm.store.archive import Archive, erase_archived
 from swarm.store.reading import EpisodeReader
 from swarm.store.tables import best_of
 from swarm.store.writer import open_store
-from swarm.training.checkpoints import list_checkpoints
+from swarm.training.checkpoints import find_spare, list_checkpoints
 from swarm.training.loop import Training
 from swarm.training.metrics import finite_metrics
 from swarm.training.trackers import Tracker, make_tracker
@@ -227,6 +228,18 @@ class SwarmServer:
             return _pieces(found, size), _hash(_pieces(found, size))
         except OSError as error:
             raise NotFound(f"there is no file {path[:200]!r}: {error.strerror}", param="path") from None
+
+    def release(self, training: str) -> FileList:
+        """Remove what only going on with a training would read, by its job's digest; return what went. JobConflict
+        while it is on; what is not there is nothing. Blocks."""
+        if self.opened is not None and self.opened.digest.startswith(training):
+            raise JobConflict("that training's engine is on; POST /engine/stop first")
+        gone = []
+        for path in find_spare(self.checkpoints_of(training)):
+            size = sum(each.stat().st_size for each in (path, *path.rglob("*")) if each.is_file())
+            gone.append(ServerFile(path=path.relative_to(self._directory).as_posix(), bytes=size))
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return FileList(files=tuple(gone))
 
     def _handed_out(self, path: str) -> tuple[Path, Path]:
         """Return which of the folders that are handed out holds a path, and the path resolved."""

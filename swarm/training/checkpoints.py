@@ -88,6 +88,14 @@ class Checkpoints:
                     shutil.rmtree(path, ignore_errors=True)
 
 
+def find_spare(folder: Path) -> list[Path]:
+    """Return what only training on would read of the checkpoints in a training's folder: all but the last weights."""
+    saved = [path for path in folder.glob("*step-*") if path.is_dir()]
+    last = max((path for path in saved if path.name.startswith("step-")), key=lambda path: path.name, default=None)
+    spare = [path for path in saved if path != last]
+    return [*spare, *(last.rglob("optimizer.safetensors") if last else ())]
+
+
 def list_checkpoints(folder: Path, known: Sequence[tuple[int, str]]) -> list[CheckpointSummary]:
     """Return those of the known checkpoints, newest first, that are on disk, with their sizes. Blocks."""
     there = []

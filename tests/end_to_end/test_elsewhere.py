@@ -7,7 +7,7 @@ import secrets
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -86,6 +86,11 @@ def test_a_study_over_two_servers_survives_each_and_its_controller_and_verifies_
     home = Path(environment["AJET_HOME"])
     written = [path for path in home.rglob("*") if path.is_file() and admin.encode() in path.read_bytes()]
     assert written == [home / KEYS]
+    for server in (one, two):
+        with SwarmClient(server.url, admin) as client:
+            kept = [PurePosixPath(file.path) for file in client.files("checkpoints").files]
+        assert len({path.parts[1] for path in kept}) == len({path.parts[:3] for path in kept}) > 0
+        assert "optimizer.safetensors" not in {path.name for path in kept}
     exported = tmp_path / "exported"
     assert ajet(environment, "study", "export", state.id, str(exported)).returncode == 0
     verified = ajet(inherited(AJET_HOME=str(tmp_path / "stranger")), "study", "verify", str(exported))

@@ -19,12 +19,12 @@ from research.installation.home import Home
 from research.installation.servers import KEYS, parse_servers, reach, require_servers
 from research.runs.files import AttemptFolder, AttemptSpec
 from research.runs.launcher import ANEW_AFTER_S, ASK_AGAIN_S
-from research.runs.remote import RESTARTED, RemoteServer, find_use
+from research.runs.remote import RESTARTED, RemoteServer, find_use, release
 from studies import EventType
 from studies.records.runs import SERVER_AWAY, SERVER_TAKEN, AttemptFailed
 from swarm.backends.protocols import Backend
 from swarm.client import AsyncSwarmClient
-from swarm.errors import NotFound
+from swarm.errors import InvalidRequest, JobConflict, NotFound
 from swarm.job import Job, Tracking
 from swarm.server.service import tracked_in
 from swarm.wire import ServerState
@@ -195,6 +195,31 @@ def test_files_are_handed_out_of_checkpoints_and_logs_alone(server: Threaded, tm
     for key in ("client", "viewer"):
         weak = server.served.server.keys.role_key(key)  # type: ignore[arg-type]
         assert server.run(server.served.call("GET", "/files", weak)).status == 403
+
+
+def test_of_a_training_that_is_over_its_server_keeps_the_last_weights(server: Threaded, tmp_path: Path) -> None:
+    trial, saved = Trial(server, tmp_path), tmp_path / "server" / "checkpoints"
+    job, url, home = trial.order.job, server.served.url, Home(tmp_path, "")
+    for training in (job.digest()[:12], "0" * 12):
+        for name in ("step-000009", "step-000010", "untrained-step-000000"):
+            write_bytes(saved / training / name / "model.safetensors", b"w")
+            write_bytes(saved / training / name / "optimizer.safetensors", b"o")
+    release(home, url, job)
+    left = {path.relative_to(saved).as_posix() for path in saved.rglob("*.safetensors")}
+    assert {name for name in left if not name.startswith("0")} == {f"{job.digest()[:12]}/step-000010/model.safetensors"}
+    assert sum(name.startswith("0") for name in left) == 6
+    release(home, url, job)
+    release(home, "http://127.0.0.1:9", job)  # nobody there
+
+    async def on() -> None:
+        async with AsyncSwarmClient(url, server.served.admin) as client:
+            await client.ensure_training(job)
+            with pytest.raises(JobConflict):
+                await client.release(job.digest())
+            with pytest.raises(InvalidRequest):
+                await client.release("../..")
+
+    asyncio.run(on())
 
 
 def test_a_tracker_without_a_directory_logs_in_the_server_s_folder(tmp_path: Path) -> None:
