@@ -19,7 +19,7 @@ from research.isolation.mode import supervise
 from research.models.fetch import check_loader
 from research.runs.launcher import AttemptLauncher
 from research.scheduler.required_runs import attempts_running
-from research.text import format_seconds, strip_control_chars
+from research.text import format_seconds, is_duration, parse_budget, strip_control_chars
 from sandboxes import ProcessSandbox, SandboxError
 from studies import Event, EventLog, EventType, HeadMoved, LeaseHeld, StudyLog, StudyState, fold
 from studies.checks.confounders import VIOLATION_CODES
@@ -54,6 +54,8 @@ def accept_violation(record: StudyLog, code: str, reason: str | None) -> Event:
 
 def read_budget(home: Home, state: StudyState, text: str) -> float:
     """Return the seconds of a budget of time, hours of devices or money, by what a study holds here; BadInput."""
+    if is_duration(text):
+        return parse_budget(text)
     return PriceTable.load(home).seconds_for(text, capacity_of(state, check_loader(home.models)))
 
 
