@@ -1,28 +1,24 @@
 """`ajet research`: create, run, show, say how it ended.
 
-On a terminal a study that runs is a live screen; elsewhere (a pipe, a log file) it is one line per change. What is
-shown is read from the study's state and the attempts' progress files; it decides nothing.
+A study that runs is one line per change; on a terminal, what trains now stands below. What is shown is read from the
+study's state and the attempts' progress files; it decides nothing.
 """
 
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from research.cli.app import answer, console, make_table, print_json, show_progress, takes_options
-from research.cli.studies import render_ending, render_opening, render_question
+from research.cli.app import answer, console, print_json, show_progress, takes_options
+from research.cli.studies import render_ending
 from research.controller import options
 from research.controller.controller import Observer, budget_left
-from research.controller.progress import NONE_DOUBTED, format_success, progress_lines, progress_of, verdict_key
+from research.controller.progress import progress_lines, progress_of, verdict_key
 from research.controller.session import Session, begin_served, begin_study, hold_lease, new_study_id
 from research.controller.wandb import wandb_login
 from research.environments.catalog import requirements_of
@@ -37,74 +33,25 @@ from research.orchestration.server import PrefectUnavailable
 from research.orchestration.supervision import pages_address, pages_line
 from research.planners.context import Planner
 from research.runs.files import AttemptFolder, read_progress
-from research.scheduler.budget import GIVEN_UP
 from research.scheduler.required_runs import is_stopped_by_budget
-from research.scheduler.steps import SHRINK_RULE
 from research.shown.study import describe_pause, summary
 from research.text import format_seconds, strip_control_chars, warn
 from studies import EventLog, RunState, StudyState, fold
 from studies.log.locks import ControllerLease
 from studies.proof import verdict_fault
-from studies.records.verdict import Verdict
 
 Progress = Mapping[str, Any]
 ReadProgress = Callable[[RunState], Progress]
 
-_STYLES = {"planned": "dim", "running": "bold cyan", "ended": "yellow", "collected": "green", "invalid": "red"}
-
-
-@dataclass(eq=False)
-class LiveScreen:
-    """A live screen for a terminal, while its `live` is entered; feed `observe`.
-
-    `doubts` says by its key in the progress lines why a verdict does not follow, which is not shown then.
-    """
-
-    console: Console
-    budget_left: Callable[[StudyState], float]
-    read: ReadProgress
-    doubts: Mapping[str, str] = field(default_factory=dict)
-    _last_draw: float = 0.0
-    _state: StudyState | None = None
-
-    def __post_init__(self) -> None:
-        self.live = Live(console=self.console, refresh_per_second=4, transient=False)
-
-    def observe(self, state: StudyState) -> None:
-        self._state = state
-        now = time.monotonic()
-        if now - self._last_draw >= 0.5 or state.report is not None:
-            self._last_draw = now
-            self._draw()
-
-    def note(self, line: str) -> None:
-        self._draw(Text(line, "cyan"))
-
-    def _draw(self, *notes: Text) -> None:
-        if (state := self._state) is None:
-            parts: tuple[RenderableType, ...] = notes
-        else:
-            parts = (screen(state, self.budget_left(state), self.read, self.doubts), *notes)
-        self.live.update(_WrappedScreen(Group(*parts)))
-
-
-class _WrappedScreen:
-    """A screen that wraps its lines by itself: a live screen counts them, and cuts what its console does not wrap."""
-
-    def __init__(self, what: RenderableType) -> None:
-        self._what = what
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from console.render(self._what, options.update(no_wrap=False, overflow="fold"))
-
 
 @dataclass(eq=False)
 class LineLog:
-    """One line per change, for output that is no terminal."""
+    """One line per change, and to `show` what goes on now."""
 
     write: Callable[[str], None]
     budget_left: Callable[[StudyState], float]
     doubts: Mapping[str, str] = field(default_factory=dict)
+    show: Callable[[StudyState], None] | None = None
     _seen: set[str] = field(default_factory=set)
     _paused: bool = False
 
@@ -118,6 +65,8 @@ class LineLog:
         if self._paused != (now := state.status == "paused"):
             self._paused = now
             self.write(describe_pause(state) if now else f"study {state.id} is paused no more")
+        if self.show is not None:
+            self.show(state)
 
     def note(self, line: str) -> None:
         if line not in self._seen:
@@ -125,61 +74,14 @@ class LineLog:
             self.write(line)
 
 
-def screen(
-    state: StudyState, budget_left_s: float, read: ReadProgress, doubts: Mapping[str, str] = NONE_DOUBTED
-) -> Group:
-    def verdict_line(begin: str, verdict: Verdict) -> Text:
-        doubt = doubts.get(verdict_key(verdict))
-        told = f"{verdict.verdict}. {verdict.reason}" if doubt is None else f"does not follow: {doubt}"
-        return Text(f"{begin}: {told}", "dim")
-
-    spent, left = format_seconds(state.budget_s - budget_left_s), format_seconds(budget_left_s)
-    analyses = len(state.design.looks) if state.design else 0
-    verdicts = [
-        verdict_line(f"{v.hypothesis}  {f'look {v.look} of {analyses}' if v.last is None else 'last look'}", v)
-        for v in state.verdicts
-    ]
-    rounds = [
-        verdict_line(f"round {each.round}  {verdict.hypothesis}", verdict)
-        for each in state.rounds_before
-        for verdict in each.verdicts
-    ]
-    if state.most_rounds > 1:
-        rounds.append(Text(f"round {state.round} of at most {state.most_rounds}", "bold"))
-    amended = state.budget_amended  # what was foreseen before is shown no more, but a cut screen is
-    given_up = [
-        Text(f"{d.action}: {d.reason}", "yellow")
-        for d in state.decisions
-        if d.rule == SHRINK_RULE and (d.seq > amended or d.action not in GIVEN_UP)
-    ]
-    names = ("run", "arm", "seed", "status", "progress", "train", "hidden")
-    # Where a terminal is narrow the bar and the arm's name give way, and no number does.
-    table = make_table(names, (), wraps=("arm", "progress"), padding=(0, 2, 0, 0))
-    table.columns[names.index("progress")].max_width = 24
-    for run in state.runs.values():
-        progress = read(run) if run.active is not None else {}
-        tries = f" (try {len(run.attempts)})" if len(run.attempts) > 1 else ""
-        what = str(progress.get("stage", run.status)) if run.active is not None else run.status
+def describe_now(state: StudyState, left_s: float, read: ReadProgress) -> str:
+    """Return how far a study is, what is left of its budget, and which runs train, in a line."""
+    told = [f"{progress_of(state)}; {format_seconds(left_s)} of the budget left"]
+    for run in (run for run in state.runs.values() if run.active is not None):
+        progress = read(run)
         steps = int(progress.get("steps") or run.spec.job["steps"])
-        done = steps if run.status == "collected" else int(progress.get("step") or 0)
-        train, hidden = (
-            "" if (value := progress.get(f"{split}_success")) is None else f"{value:.2f}"
-            for split in ("train", "hidden")
-        )
-        arm, bar = Text(run.spec.arm, no_wrap=True, overflow="ellipsis"), ProgressBar(total=steps, completed=done)
-        status = Text(what + tries, _STYLES[run.status])
-        table.add_row(run.run_id[:8], arm, str(run.spec.seed), status, bar, train, format_success(run) or hidden)
-    return Group(
-        Text.assemble(("study ", "dim"), (state.id, "bold")),
-        *render_opening(state),
-        *rounds,
-        Text(f"{progress_of(state)}; {spent} spent, {left} of the budget left", "dim"),
-        table,
-        *(verdicts if analyses > 1 else []),
-        *given_up,
-        *([Text(describe_pause(state), "yellow")] if state.status == "paused" else []),
-        *([] if state.open_question is None else [render_question(state)]),
-    )
+        told.append(f"{run.spec.arm}, seed {run.spec.seed}: {progress.get('step') or 0} of {steps}")
+    return "; ".join(told)
 
 
 BUDGET_ENDED = 3
@@ -261,7 +163,7 @@ def choose_isolation(json: bool, find: Callable[[Note], Isolation]) -> Isolation
 
 
 def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple[Observer, AbstractContextManager[Any]]:
-    """Return a live screen, or lines where there is no terminal, and its context; verdicts must follow to be shown."""
+    """Return what tells a study in lines, and its context; verdicts must follow to be shown."""
     folder = home.study(state.id)
     reasons = {
         verdict_key(v): verdict_fault(each, folder, v)
@@ -277,8 +179,13 @@ def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple
         return progress.model_dump() if progress is not None else {}
 
     if not json and console().is_terminal:
-        shown = LiveScreen(console(), budget_left, read, doubts)
-        return shown, shown.live
+        below = console().status("")
+
+        def show(state: StudyState) -> None:
+            line = Text(describe_now(state, budget_left(state), read), no_wrap=True, overflow="ellipsis")
+            below.update(line)
+
+        return LineLog(lambda line: console().print(strip_control_chars(line)), budget_left, doubts, show), below
     stream = sys.stderr if json else sys.stdout
 
     def write(line: str) -> None:

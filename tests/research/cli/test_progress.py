@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import console
-from research.cli.research import LineLog, LiveScreen, screen
+from research.cli.research import LineLog, describe_now
 from research.cli.studies import render_ending, render_opening
 from research.text import warn
-from studies import EventType
+from studies import EventType, StudyState
 from studies.log.study import BUDGET_RULE
 from studies.records.design import Design
 from studies.records.verdict import ApprovalRequest
@@ -40,7 +39,7 @@ def locked(study: Synthetic) -> Synthetic:
     return study
 
 
-def test_an_open_question_says_how_it_is_answered_on_the_screen_and_in_the_lines(locked: Synthetic) -> None:
+def test_an_open_question_says_how_it_is_answered_in_the_lines(locked: Synthetic) -> None:
     question = ApprovalRequest(
         study=STUDY, number=1, stage="design", lock=locked.state().design_hash or "", runs=10, seconds=375.0,
         left_s=900.0, would="all of it",
@@ -49,19 +48,22 @@ def test_an_open_question_says_how_it_is_answered_on_the_screen_and_in_the_lines
     locked.append(EventType.APPROVAL_ASKED, **asked)
     written: list[str] = []
     LineLog(written.append, lambda state: 300.0).observe(locked.state())
-    for told in (shown([screen(locked.state(), 300.0, lambda run: {})]), "\n".join(written)):
-        assert f"ajet study approve {STUDY}; or: ajet study deny {STUDY}" in told
+    assert f"ajet study approve {STUDY}; or: ajet study deny {STUDY}" in "\n".join(written)
 
 
-def test_a_live_screen_cuts_no_line_at_the_width_of_the_terminal(locked: Synthetic) -> None:
-    written = io.StringIO()
-    # As `ajet` prints elsewhere: soft_wrap leaves long lines to the terminal.
-    terminal = Console(width=80, soft_wrap=True, force_terminal=True, file=written)
-    shown = LiveScreen(terminal, lambda state: 300.0, lambda run: {})
-    with shown.live:
-        shown.observe(locked.state())
-        shown.note(f"waiting for a sandbox: {'expected room on the disk, ' * 4}and found none")
-    assert "and found none" in " ".join(written.getvalue().split())
+def test_what_trains_now_stands_in_a_line(locked: Synthetic) -> None:
+    first, second = locked.plan()[:2]
+    locked.run(first)
+    locked.launch(second)
+    told: list[str] = []
+
+    def show(state: StudyState) -> None:
+        told.append(describe_now(state, 300.0, lambda run: {"step": 3, "steps": 80}))
+
+    LineLog(lambda line: None, lambda state: 300.0, show=show).observe(locked.state())
+    (line,) = told
+    assert "5 min of the budget left" in line
+    assert line.endswith(f"; {second.arm}, seed {second.seed}: 3 of 80")
 
 
 def test_lines_tell_each_thing_once(locked: Synthetic) -> None:
