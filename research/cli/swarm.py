@@ -13,9 +13,9 @@ import typer
 from pydantic import BaseModel
 from rich.text import Text
 
-from research.cli.app import Json, answer, console, make_facts, make_table, print_json, show_progress, takes_options
+from research.cli.app import Json, answer, console, make_table, print_json, show_progress, takes_options
 from research.cli.episodes import episodes, export, inspect
-from research.cli.top import Watcher, status_lines, top
+from research.cli.top import poll, screen, top
 from research.environments.install import load_environment
 from research.errors import BadInput, ModelFailed, NotReady
 from research.files import read_json
@@ -413,7 +413,7 @@ def start(asked: StartOptions, json: Json = False) -> None:
 
 @app.command("status")
 def show_status(server: servers.Server = None, json: Json = False) -> None:
-    """Show what the swarm server is doing, in twelve lines; --json has every metric. `ajet swarm top` is live.
+    """Show what the swarm server is doing, and short curves; --json has every metric. `ajet swarm top` is live.
 
     Example:
         ajet swarm status
@@ -426,7 +426,7 @@ def show_status(server: servers.Server = None, json: Json = False) -> None:
             print_json({"url": at.url, "pid": pid, **status.model_dump(mode="json")})
             return
         where = at.url if at.process is None else f"{at.url} (pid {at.process.pid})"
-        console().print(make_facts(status_lines(Watcher(at.url, client).poll(), where)))
+        console().print(screen(where, poll(client)))
 
 
 @app.command()
