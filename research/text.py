@@ -112,8 +112,6 @@ def memoize_last(compute: Callable[[StudyState], Result]) -> Callable[[StudyStat
 
 
 _ALIKE = 0.75
-_LONGEST_NAME = 3
-"""Words of a topic that may be one name."""
 
 
 def did_you_mean(found: str, known: Iterable[str], alike: float = _ALIKE) -> str:
@@ -126,7 +124,7 @@ def did_you_mean(found: str, known: Iterable[str], alike: float = _ALIKE) -> str
 def suggest_from_text(text: str, known: Sequence[str]) -> str:
     """Return the same for whatever words of a text, one after the other, are nearest to a name; longer ones first."""
     words = re.findall(r"[a-z0-9]+", text.lower())
-    for length in range(_LONGEST_NAME, 0, -1):
+    for length in (3, 2, 1):  # words that may be one name
         for start in range(len(words) - length + 1):
             if said := did_you_mean("_".join(words[start : start + length]), known):
                 return said
@@ -155,7 +153,6 @@ def is_http_url(text: str) -> bool:
         return False
 
 
-_MOST = 4
 _INPUT_CHARACTERS = 60
 
 
@@ -163,7 +160,7 @@ def describe(error: ValidationError) -> str:
     """Return the first few problems of a validation as one line: `field: what was expected; found value`."""
     problems = error.errors(include_url=False, include_context=False)
     lines = []
-    for problem in problems[:_MOST]:
+    for problem in problems[:4]:
         where = ".".join(map(str, problem["loc"]))
         text = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
         if problem["type"] == "missing":

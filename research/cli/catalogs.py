@@ -25,11 +25,6 @@ from swarm.models import ModelCheck
 
 job_app = typer.Typer(no_args_is_help=True)
 
-HOW_TO_WRITE_ONE = (
-    'A job file is a JSON object of such fields: {"steps": 80, "model": {"kind": "tiny", "layers": 4}}. What it leaves '
-    "out has its default."
-)
-
 
 @job_app.command("explain")
 def explain_job(
@@ -65,7 +60,8 @@ def explain_job(
         table.add_row(row["field"], shown, between.join(map(str, ladder)), row["description"])
     console().print(table)
     if field is None:
-        console().print(HOW_TO_WRITE_ONE)
+        example = '{"steps": 80, "model": {"kind": "tiny", "layers": 4}}'
+        console().print(f"A job file is a JSON object of such fields: {example}. What it leaves out has its default.")
 
 
 def explanations() -> list[dict[str, Any]]:

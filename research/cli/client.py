@@ -55,7 +55,6 @@ from swarm.wire import EVALUATION_STREAM
 ROOM_S = 30.0
 """How long the server may take to begin the episode: it may just be updating its weights."""
 FAILED, LOST = 1, 3
-_HOW_TO_ADD = "install it here: `ajet client debug` runs in this Python"
 
 
 class VerboseEpisode(Episode[Task]):
@@ -199,7 +198,8 @@ def debug(
 
 def _load_agent(files: AgentFiles | None, whose: str | None, *, rewarded: bool) -> tuple[Callable[..., Any], bool]:
     if files is not None and not rewarded:
-        function = load(files.locator_in(files.folder), "agent", takes="episode", add_package=_HOW_TO_ADD)
+        add = "install it here: `ajet client debug` runs in this Python"
+        function = load(files.locator_in(files.folder), "agent", takes="episode", add_package=add)
         return function, not is_async(function)
     assert whose is not None  # without an agent of one's own the tasks are an environment's
     judge = Reward.load(files.locator_in(files.folder)) if files is not None else None
@@ -217,11 +217,6 @@ def bring_environment(environment: str | None, home: Home) -> str | None:
     if environment is None or environment in environments():
         return environment
     return load_environment(environment, None, home.prepare(), warn).name
-
-
-AGENT_FAILED = 1
-EXPLAINED = (2, 3)
-"""Exit codes of an agent's process that printed the reason itself: bad input, and a server that is lost."""
 
 
 def show(ended: AgentResult) -> None:
@@ -258,8 +253,8 @@ def report_end(ended: AgentResult) -> int:
     if ended.unfinished:
         warn("the agent ended before the job was finished; run it again, and it goes on where its stream stands")
     if reason == "finished":
-        return AGENT_FAILED if ended.unfinished else 0
-    if reason == "error" and code in EXPLAINED:
+        return FAILED if ended.unfinished else 0
+    if reason == "error" and code in (2, LOST):  # it printed the reason itself: bad input, or a server that is lost
         return code
     limits, seconds = ended.run.place.limits, ended.run.request.time_limit_s
     reasons = {
@@ -271,7 +266,7 @@ def report_end(ended: AgentResult) -> int:
         "lost": "the agent's container is gone, and nobody saw how it ended",
     }
     warn(reasons[reason])
-    return AGENT_FAILED
+    return FAILED
 
 
 def _format_evaluation(outcomes: Mapping[str, Any]) -> str:

@@ -35,8 +35,6 @@ from swarm.environments.play import format_message
 from swarm.errors import to_invalid_request
 from swarm.job import KNOB, Job, TinyModel
 
-SECONDS = 1800.0
-"""For the evaluation, and again for the training."""
 _OURS = ("environment", "model", "tracking")
 
 
@@ -69,13 +67,13 @@ def parse_trial(
     except ValidationError as error:
         raise BadEnvironment(f"{to_invalid_request(error)}; see `ajet job explain`") from error
     require_backend(job.backend)
-    return checks.ModelTrial(job, groups, SECONDS, runs_at_once([job], check_loader(models)).runs)
+    seconds = 1800.0  # for the evaluation, and again for the training
+    return checks.ModelTrial(job, groups, seconds, runs_at_once([job], check_loader(models)).runs)
 
 
 Line = Table | Text
 _LONGEST = 400
 """Characters of a message that are shown."""
-_INDENT = 14
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -131,7 +129,7 @@ def show_lines(
         for message in example["messages"]:
             text = format_message(message)
             beginning = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-            yield Text(f"  {message['role']:<12}" + safe(beginning).replace("\n", "\n" + " " * _INDENT))
+            yield Text(f"  {message['role']:<12}" + safe(beginning).replace("\n", "\n" + " " * 14))
         facts = "".join(f", {name} {value:g}" for name, value in example["facts"].items())
         yield Text(f"  reward      {example['reward']:g}, {'solved' if example['success'] else 'not solved'}{facts}")
     for measurement in measured:

@@ -16,11 +16,10 @@ from research.installation.servers import Server, connect_server
 from research.shown.tokens import LEVELS, facts, level_of, mean_of, order_calls, prompt_lengths, token_text, versions_of
 from sandboxes.spec import escape_line
 from swarm.client import SwarmClient
-from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
+from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
 
 _MOST = 240
 """Context tokens shown of one call unless all are asked for."""
-_PAGE_WIDTH = 140
 
 
 def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableType:
@@ -53,7 +52,7 @@ def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableTy
 
 def episode_page(record: EpisodeRecord) -> str:
     """Return the screen as one self-contained page of HTML, with every token."""
-    paper = recording_console(_PAGE_WIDTH)
+    paper = recording_console(140)
     paper.print(episode_screen(record, full=True))
     return paper.export_html(inline_styles=True)
 
@@ -91,25 +90,6 @@ def _tokens(span: TokenSpan, places: Iterable[int]) -> Text:
     return text
 
 
-_NUMBERS = ("step", "reward", "calls", "tokens")
-
-
-def episode_table(listed: EpisodeList) -> Table:
-    coded = any(one.code for one in listed.episodes)
-    names = ["episode", "task", "stream", "kind", "state", *_NUMBERS, *(["code"] if coded else []), "owner"]
-    rows = (
-        [
-            one.id, one.task_id, one.stream, one.kind, one.state, "-" if one.step is None else one.step,
-            "-" if one.reward is None else f"{one.reward:g}", one.calls, one.tokens,
-            *([(one.code or "-")[:12]] if coded else []), one.owner,
-        ]
-        for one in listed.episodes
-    )  # fmt: skip
-    cells = ([Text(escape_line(str(cell))) for cell in row] for row in rows)
-    return make_table(names, cells, right=_NUMBERS, wraps=names)
-
-
-_WIDEST = 10_000
 _LEFT_OUT = {
     "pruned": "their tokens went with old checkpoints (a job's checkpoints_kept)",
     "no_tokens": "nothing was sampled in them",
@@ -133,13 +113,25 @@ def episodes(
         found = client.episodes(limit)
     if json:
         print_json(found)
-    elif not found.episodes:
+        return
+    if not found.episodes:
         console().print("no episode has begun yet")
-    else:
-        out, table = console(), episode_table(found)
-        # A line for each row: cut to a terminal's width, whole where the output is captured.
-        table.width = out.measure(table, options=out.options.update(max_width=_WIDEST)).maximum
-        out.print(table, crop=out.is_terminal, soft_wrap=not out.is_terminal)
+        return
+    coded, numbers = any(one.code for one in found.episodes), ("step", "reward", "calls", "tokens")
+    names = ["episode", "task", "stream", "kind", "state", *numbers, *(["code"] if coded else []), "owner"]
+    rows = (
+        [
+            one.id, one.task_id, one.stream, one.kind, one.state, "-" if one.step is None else one.step,
+            "-" if one.reward is None else f"{one.reward:g}", one.calls, one.tokens,
+            *([(one.code or "-")[:12]] if coded else []), one.owner,
+        ]
+        for one in found.episodes
+    )  # fmt: skip
+    cells = ([Text(escape_line(str(cell))) for cell in row] for row in rows)
+    out, table = console(), make_table(names, cells, right=numbers, wraps=names)
+    # A line for each row: cut to a terminal's width, whole where the output is captured.
+    table.width = out.measure(table, options=out.options.update(max_width=10_000)).maximum
+    out.print(table, crop=out.is_terminal, soft_wrap=not out.is_terminal)
 
 
 def inspect(

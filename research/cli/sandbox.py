@@ -21,9 +21,6 @@ from sandboxes.docker.engine import ContainerEngine, EngineNotFound, connect
 from sandboxes.spec import escape_control
 from studies import EventLog
 
-WINDOW_BYTES = 1 << 20
-"""How much of the end of a sandbox's output is shown."""
-
 app = typer.Typer(no_args_is_help=True)
 
 
@@ -119,7 +116,7 @@ def logs(name: Annotated[str, typer.Argument(help="Name of the sandbox, or its b
         ajet sandbox logs ajet-larger-group-r3-a1
     """
     handle = find_handle(Home.locate(), _engine()[0], name)
-    sys.stdout.write(escape_control(handle.logs(tail_bytes=WINDOW_BYTES)))
+    sys.stdout.write(escape_control(handle.logs(tail_bytes=1 << 20)))
 
 
 @app.command()

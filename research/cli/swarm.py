@@ -144,10 +144,23 @@ def shares(
             if not replace:
                 require_same(wanted, found)
             found = client.share(wanted).streams
-        metrics, trained = client.status().metrics, client.job()
-        rows = [_stream_row(stream, metrics, trained) for stream in found]
+        metrics, job = client.status().metrics, client.job()
+    rows: list[dict[str, Any]] = []
+    for stream in found:
+        label, share = f"stream/{stream_label(stream.name)}", stream.share
+        rows.append({
+            "name": stream.name, "share": share,
+            "groups_per_batch": None if share is None or job is None else round(share * job.tasks_per_step, 6),
+            "groups_played": stream.cursor, "groups_open": stream.groups_open, "groups_trained": stream.groups_trained,
+            "groups_in_last_batch": int(metrics[f"{label}/groups"]) if f"{label}/groups" in metrics else None,
+            **{name: metrics.get(f"{label}/{metric}") for name, metric in _MEASURED.items()},
+        })  # fmt: skip
     none = "no stream has played yet, and the job gives no shares"
-    table = make_table(_HEADER, map(_cells, rows), wraps=_HEADER[:1])
+    forms = {"share": ".1%", "groups_per_batch": ".3g", **dict.fromkeys(_MEASURED, ".3f")}
+    cells = (
+        ["-" if value is None else format(value, forms.get(name, "")) for name, value in row.items()] for row in rows
+    )
+    table = make_table(_HEADER, cells, wraps=_HEADER[:1])
     answer(json, {"changed": bool(wanted), "streams": rows}, table if rows else none)
 
 
@@ -181,27 +194,6 @@ def require_same(wanted: Mapping[str, float], known: Sequence[StreamStatus]) -> 
         )
 
 
-def _stream_row(stream: StreamStatus, metrics: Mapping[str, float], job: Job | None) -> dict[str, Any]:
-    label, share = f"stream/{stream_label(stream.name)}", stream.share
-    return {
-        "name": stream.name, "share": share,
-        "groups_per_batch": None if share is None or job is None else round(share * job.tasks_per_step, 6),
-        "groups_played": stream.cursor, "groups_open": stream.groups_open, "groups_trained": stream.groups_trained,
-        "groups_in_last_batch": int(metrics[f"{label}/groups"]) if f"{label}/groups" in metrics else None,
-        **{name: metrics.get(f"{label}/{metric}") for name, metric in _MEASURED.items()},
-    }  # fmt: skip
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    forms = {"share": ".1%", "groups_per_batch": ".3g", **dict.fromkeys(_MEASURED, ".3f")}
-    return tuple("-" if value is None else format(value, forms.get(name, "")) for name, value in row.items())
-
-
-SILENT_AFTER_S = 3.0
-"""A server that does not say within so long what it does is listed as silent."""
-UNNAMED = "-"
-
-
 def list_servers(json: Json = False) -> None:
     """List the swarm servers of this installation.
 
@@ -217,7 +209,7 @@ def list_servers(json: Json = False) -> None:
         row |= {"url": process.url, "pid": process.pid}
         try:
             with SwarmClient(process.url, process.admin_token) as client:
-                status = client.status(within_s=SILENT_AFTER_S)
+                status = client.status(within_s=3.0)  # else it is listed as silent
             row |= {"state": str(status.state), "step": status.step, "steps": status.steps}
         except UnknownAnswer:
             row["state"] = "not understood"
@@ -225,8 +217,8 @@ def list_servers(json: Json = False) -> None:
             row["state"] = "silent"
     cells = (
         (
-            *(str(row[name] or UNNAMED) for name in ("name", "url", "pid", "state")),
-            UNNAMED if row["steps"] is None else f"{row['step']} of {row['steps']}",
+            *(str(row[name] or "-") for name in ("name", "url", "pid", "state")),
+            "-" if row["steps"] is None else f"{row['step']} of {row['steps']}",
         )
         for row in rows
     )

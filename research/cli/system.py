@@ -38,7 +38,6 @@ from swarm.job import Job
 
 _MINIMUM_FREE_GIB = 1.0
 _BASE = ("fastapi", "aiohttp", "openai", "sqlalchemy", "wandb", "pydantic", "scipy", "matplotlib")
-_AS_PROCESSES = "clients and evaluators run as processes; generated code needs Docker"
 
 Level = Literal["ok", "optional", "missing"]
 
@@ -136,7 +135,8 @@ def _sandboxes(environ: Mapping[str, str]) -> Iterator[Check]:
     if used == "docker":
         yield Check("sandbox", "ok", f"docker ({why}): clients and evaluators run in containers without a network")
     else:
-        yield Check("sandbox", "optional", f"process ({why}): not isolated", _AS_PROCESSES)
+        remedy = "clients and evaluators run as processes; generated code needs Docker"
+        yield Check("sandbox", "optional", f"process ({why}): not isolated", remedy)
 
 
 def _image(engine: ContainerEngine, home: Home) -> Check:

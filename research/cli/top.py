@@ -32,7 +32,6 @@ CURVES: Final = {
 }  # fmt: skip
 """The curves that are shown, by what a person calls them."""
 _KEYS: Final = (*CURVES.values(), "eval/reward/mean")
-PLOTTED = 240
 BARS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH, _NUMBERS_WIDTH = 30, 36
 NOTHING = "-"
@@ -45,8 +44,6 @@ _STYLES = {
     **dict.fromkeys(CURVES, "cyan"),
 }  # fmt: skip
 MORE = "ajet swarm top (live, q ends it), ajet swarm episodes, ajet swarm status --json (all metrics)"
-ANSWER_S = 5.0
-EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +59,13 @@ class TopFrame:
 
 def poll(client: SwarmClient, before: TopFrame | None = None) -> TopFrame:
     """Return what there is now; raise Unreachable. Steps are asked for again only once there may be others."""
-    snapshot = client.snapshot(within_s=ANSWER_S)
+    snapshot = client.snapshot(within_s=5.0)
     if before is not None and before.steps and before.steps[-1].step == snapshot.status.step:
         now, then = snapshot.status, before.snapshot.status
         if (now.job_digest, now.step, now.evaluation) == (then.job_digest, then.step, then.evaluation):
             return replace(before, snapshot=snapshot, silent=False)
     first = client.history(0, _KEYS, 1).steps
-    return TopFrame(snapshot, first[0] if first else None, client.history(0, _KEYS, PLOTTED, newest=True).steps)
+    return TopFrame(snapshot, first[0] if first else None, client.history(0, _KEYS, 240, newest=True).steps)
 
 
 def screen(where: str, frame: TopFrame) -> Table:
@@ -216,6 +213,6 @@ def _watch(client: SwarmClient, url: str, frame: TopFrame) -> None:
                 except Unreachable:
                     frame = replace(frame, silent=True)
                 live.update(screen(url, frame), refresh=True)
-                typed = os.read(keyboard, 64) if select.select([keyboard], [], [], EVERY_S)[0] else b" "
+                typed = os.read(keyboard, 64) if select.select([keyboard], [], [], 1.0)[0] else b" "
     finally:
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)

@@ -27,14 +27,11 @@ KEYS = "ui/keys.json"
 
 
 def access(home: Home) -> Access:
-    return Access(home.path / KEYS, owner=_user())
-
-
-def _user() -> str:
     try:
-        return "".join(each for each in getuser() if each.isalnum() or each in "._-")[:40] or "owner"
+        user = "".join(each for each in getuser() if each.isalnum() or each in "._-")[:40]
     except (OSError, KeyError):  # a container's user without a name
-        return "owner"
+        user = ""
+    return Access(home.path / KEYS, owner=user or "owner")
 
 
 @app.callback()
