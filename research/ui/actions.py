@@ -34,8 +34,8 @@ Form = Mapping[str, str]
 class Action:
     """Something that a form does: who may, whether it needs the study as it was shown, and how it is asked again."""
 
-    do: Callable[[Site, View, Form], str | None]
-    """Does it; returns the address of what came of it, None for the page that it was asked on."""
+    do: Callable[[Site, View, Form], object]
+    """Does it; returns the address of what came of it, anything else for the page that it was asked on."""
     role: Role = "owner"
     asks_again: str = ""
     """What a person is told that they asked for, where the study went on; empty for what may be done at any time."""
@@ -80,7 +80,8 @@ def act(site: Site, view: View, name: str, form: Form) -> str | Page:
         if action.asks_again and state.head_hash != form.get("seen"):
             return _conflict(site, name, action, form, state)
     try:
-        return action.do(site, view, _Fields(form)) or back_of(form)
+        address = action.do(site, view, _Fields(form))
+        return address if isinstance(address, str) else back_of(form)
     except StudyWentOn:
         return _conflict(site, name, action, form, site.state(form["study"]))
 
@@ -138,25 +139,13 @@ def _stop(site: Site, view: View, form: Form) -> None:
     interventions.request_stop(site.home, site.log, form["study"])
 
 
-def _note(site: Site, view: View, form: Form) -> None:
-    interventions.add_note(StudyLog(site.log, form["study"]), form["text"])
-
-
 def _veto(site: Site, view: View, form: Form) -> None:
     interventions.veto_hypothesis(_SeenStudy(site, form), form["hypothesis"], form["text"])
-
-
-def _accept(site: Site, view: View, form: Form) -> None:
-    interventions.accept_violation(_SeenStudy(site, form), form["code"], form["text"])
 
 
 def _budget(site: Site, view: View, form: Form) -> None:
     seconds = interventions.read_budget(site.home, site.state(form["study"]), form["budget"])
     interventions.change_budget(_SeenStudy(site, form), seconds, form["text"])
-
-
-def _build(site: Site, view: View, form: Form) -> None:
-    interventions.build_report_again(site.home, site.log, form["study"])
 
 
 def _check(site: Site, view: View, form: Form) -> str:
@@ -171,7 +160,10 @@ def _comment(site: Site, view: View, form: Form) -> str:
 
 
 def _follow(site: Site, view: View, form: Form, kind: ReviewKind) -> str:
-    return _review(site, view, form, kind, to=_number(form), text=form["text"] if kind == "reply" else "")
+    number = form["to"]
+    if not (number.isdecimal() and len(number) < 10):
+        raise BadInput(f"expected the number of a comment; found {number[:40]!r}")
+    return _review(site, view, form, kind, to=int(number), text=form["text"] if kind == "reply" else "")
 
 
 def _review(site: Site, view: View, form: Form, kind: ReviewKind, **fields: Any) -> str:
@@ -179,13 +171,6 @@ def _review(site: Site, view: View, form: Form, kind: ReviewKind, **fields: Any)
     head, state = form.get("seen", ""), site.state(form["study"])
     entry = site.reviews(state.id).append(state, kind, by=view.who.name, head=head, **fields)
     return f"{back_of(form)}#c-{entry.to or entry.seq}"
-
-
-def _number(form: Form) -> int:
-    text = form["to"]
-    if not (text.isdecimal() and len(text) < 10):
-        raise BadInput(f"expected the number of a comment; found {text[:40]!r}")
-    return int(text)
 
 
 def _sign(site: Site, view: View, form: Form) -> str:
@@ -208,10 +193,6 @@ def _plan(site: Site, view: View, form: Form) -> None:
     """Ask a language model for a plan, which may cost money."""
     fixed = find_evidence(site, form["evidence"]).fixed() if "evidence" in form else {}
     site.previews.find(read_options(form, fixed), ask_model=True, wait_s=0.0)
-
-
-def _begin(site: Site, view: View, form: Form) -> str:
-    return f"/s/{quote(site.previews.begin(read_options(form), form.get('once', '')))}"
 
 
 def _ask_evidence(site: Site, view: View, form: Form) -> str:
@@ -237,18 +218,23 @@ def _ask_evidence(site: Site, view: View, form: Form) -> str:
 
 ACTIONS: Final[dict[str, Action]] = {
     "plan": Action(_plan),
-    "begin": Action(_begin),
+    "begin": Action(
+        lambda site, view, form: f"/s/{quote(site.previews.begin(read_options(form), form.get('once', '')))}"
+    ),
     "evidence": Action(_ask_evidence, role="reviewer", asks_again="ask for more evidence"),
     "approve": Action(partial(_answer, granted=True), asks_again="approve what it asks"),
     "deny": Action(partial(_answer, granted=False), asks_again="deny what it asks, which stops it"),
     "pause": Action(_pause),
     "resume": Action(_resume, asks_again="let it go on"),
     "stop": Action(_stop, asks_again="stop it"),
-    "note": Action(_note),
+    "note": Action(lambda site, view, form: interventions.add_note(StudyLog(site.log, form["study"]), form["text"])),
     "veto": Action(_veto, asks_again="veto a hypothesis"),
-    "accept": Action(_accept, asks_again="accept a violation"),
+    "accept": Action(
+        lambda site, view, form: interventions.accept_violation(_SeenStudy(site, form), form["code"], form["text"]),
+        asks_again="accept a violation",
+    ),
     "budget": Action(_budget, asks_again="change its budget"),
-    "build": Action(_build),
+    "build": Action(lambda site, view, form: interventions.build_report_again(site.home, site.log, form["study"])),
     "check": Action(_check, role="viewer"),
     "comment": Action(_comment, role="reviewer"),
     "reply": Action(partial(_follow, kind="reply"), role="reviewer"),

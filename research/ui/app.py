@@ -289,14 +289,12 @@ async def _sign_out(request: Request) -> Response:
 
 def _own_address(asked: str) -> str:
     """Return an address of ours, or that of the desk where it is another's."""
-    own = asked.startswith("/") and not asked.startswith(("//", "/\\")) and asked.isprintable()
-    return quote(asked, safe="/?=&#%:,;+~@!$'()*") if own else "/"
+    return quote(back_of({"back": asked}), safe="/?=&#%:,;+~@!$'()*")
 
 
 async def _report_file(request: Request) -> Response:
     """Return a page or figure of a report as it was written, and none that was changed since."""
     site, study, name = request.app.state.site, request.path_params["study"], request.path_params["name"]
-
     kind = _TYPES.get(name.rpartition(".")[2], "text/plain")
     return Response(
         await run_in_threadpool(site.report_file, study, name), 200, {"content-security-policy": REPORT_CSP}, kind

@@ -115,9 +115,6 @@ class StoreReader:
                 each.close()
 
 
-StartReader = Callable[[EpisodePlace, Path], StoreReader]
-
-
 def start_reader(place: EpisodePlace, models: Path) -> StoreReader:
     python = sys.executable
     with suppress(NotReady):  # that of the backend may read tokenizers that this one does not
@@ -128,7 +125,7 @@ def start_reader(place: EpisodePlace, models: Path) -> StoreReader:
 class EpisodeReaders:
     """Finds who tells of episodes, and asks; safe to be used by several threads."""
 
-    def __init__(self, home: Home, start: StartReader = start_reader) -> None:
+    def __init__(self, home: Home, start: Callable[[EpisodePlace, Path], StoreReader] = start_reader) -> None:
         self._home, self._start = home, start
         self._open: OrderedDict[tuple[object, ...], StoreReader] = OrderedDict()
         self._lock = Lock()

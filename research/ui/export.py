@@ -27,14 +27,12 @@ from studies.proof import verify
 from studies.proof.export import export
 
 STUDIES: Final = "studies"
-READER: Final = Person("reader", "viewer")
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedPages:
     """What was written: files by what they are."""
 
-    folder: Path
     pages: tuple[str, ...]
     evidence: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -81,7 +79,7 @@ def export_pages(
         draft.rename(to)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return ExportedPages(to, written, tuple(evidence), tuple(left_out))
+    return ExportedPages(written, tuple(evidence), tuple(left_out))
 
 
 def _list_copies(
@@ -107,8 +105,8 @@ def _write(site: Site, copy: _Copy, copies: Mapping[str, _Copy], folder: Path, s
     study = copy.path.get("study", "")
     of = f"study at head {site.state(study).head_hash[:16]}" if study else "studies"
     view = View(
-        READER, copy.path, address=copy.address, static=True, banner=f"copy of {of}, made {made}", style=style,
-        policy=f"default-src 'none'; style-src 'sha256-{hashed}'; img-src data:", only=frozenset(studies),
+        Person("reader", "viewer"), copy.path, address=copy.address, static=True, banner=f"copy of {of}, made {made}",
+        style=style, policy=f"default-src 'none'; style-src 'sha256-{hashed}'; img-src data:", only=frozenset(studies),
     )  # fmt: skip
 
     page: Page = replace(copy.maker(site, view), study="")

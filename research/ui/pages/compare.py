@@ -28,7 +28,6 @@ FILTERS: Final[Mapping[str, Callable[[KnownFinding], str]]] = {
     "verdict": lambda each: each.verdict,
 }  # fmt: skip
 MOST_TICKED: Final = 8
-_CURVES: Final = (SUCCESS, "actor/entropy")
 
 
 def page(site: Site, view: View) -> Page:
@@ -41,7 +40,11 @@ def page(site: Site, view: View) -> Page:
     ticked = [named[name] for name in dict.fromkeys(view.query.get("c", ())) if name in named][:MOST_TICKED]
     listed = ticked or found[: len(found) if view.static else ROWS]
     against, rounds = contradicted(findings), list(_rounds(site, ticked))
-    columns = [_conditions(finding) for finding, _, _ in rounds]
+    columns = []
+    for finding, _, _ in rounds:
+        told = finding.model_dump(mode="json", include={"claim", "verdict", "exploratory", "n_control", "n_treatment"})
+        told |= finding.conditions.model_dump(mode="json", exclude={"model_key", "job"})
+        columns.append({"finding": finding.name} | {name: value_of(value) for name, value in flatten(told).items()})
     values = {
         "rows": list(_rows(listed, against)), "found": len(found), "total": len(findings), "asked": asked,
         "ticked": ticked, "contradict": sum(each.name in against for each in found),
@@ -91,12 +94,6 @@ def _rounds(site: Site, ticked: Sequence[KnownFinding]) -> Iterator[tuple[KnownF
                     yield finding, entry, entry.design
 
 
-def _conditions(finding: KnownFinding) -> dict[str, str]:
-    told = finding.model_dump(mode="json", include={"claim", "verdict", "exploratory", "n_control", "n_treatment"})
-    told |= finding.conditions.model_dump(mode="json", exclude={"model_key", "job"})
-    return {"finding": finding.name} | {name: value_of(value) for name, value in flatten(told).items()}
-
-
 def _charts(site: Site, rounds: Sequence[tuple[KnownFinding, StudyState, Design]]) -> Iterator[Chart]:
     """Yield the curves of the ticked claims' runs by arm, each study's apart."""
     runs, places = dict[str, PlottedRun](), dict[str, int]()
@@ -106,4 +103,4 @@ def _charts(site: Site, rounds: Sequence[tuple[KnownFinding, StudyState, Design]
             for run in state.runs_of(arm, finding.phase):
                 runs[run.run_id] = PlottedRun(finding.study, run, group, places.setdefault(group, len(places)))
     every = list(runs.values())
-    yield from (metric_chart(site.curves, every, every, metric)[0] for metric in _CURVES if runs)
+    yield from (metric_chart(site.curves, every, every, metric)[0] for metric in (SUCCESS, "actor/entropy") if runs)

@@ -11,7 +11,6 @@ from studies.report.wording import format_signed, span
 
 ROWS: Final = 50
 MOST_UNREAD: Final = 5
-Need = Mapping[str, Any]
 
 
 def page(site: Site, view: View) -> Page:
@@ -68,7 +67,7 @@ def _fits(row: Mapping[str, Any], view: View) -> bool:
     )
 
 
-def _needs(site: Site, listed: Sequence[ListedStudy], rows: Sequence[Mapping[str, Any]]) -> Iterator[Need]:
+def _needs(site: Site, listed: Sequence[ListedStudy], rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield what waits for a person, what spends money or is wrong before what is to be read."""
     told = [each.summary for each in listed]
     for each in told:

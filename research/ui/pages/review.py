@@ -27,8 +27,6 @@ from studies.verdicts.wording import deciding_interval, question_of
 
 _IN_CARDS = ("Verdict", "In practice", "Known", "Not known", "Tested")
 """How labels of a report's first lines begin that stand at the claims here."""
-_AFTER_CLAIMS = ("plan", "deviations", "analyses", "ledgers")
-"""Ids of the sections of a report that follow the claims here."""
 
 
 def page(site: Site, view: View) -> Page:
@@ -43,11 +41,14 @@ def page(site: Site, view: View) -> Page:
     proving = bool(view.get("verify")) and not view.static
     used = f"{format_seconds(state.worked_s)} of {format_seconds(state.budget_s)} of its budget used"
     looks = sum(len(act.tool_calls) for act in state.planner_acts)
+    noted = any(entry.seq == state.event_count for entry in state.amendments)  # then no end of the log tells when
     values = {
         "study": state.id, "state": state, "checked": checked, "content": content, "report": report_of(state),
-        "built": _built(state), "points": [_head(state, content)], "progress": f"{progress_of(state)}; {used}",
+        "built": "" if state.report is None or noted else state.last_ts, "points": [_head(state, content)],
+        "progress": f"{progress_of(state)}; {used}",
         "to_check": sum(run.status == "collected" for run in runs), "counted": count_runs(runs),
-        "answer": _pick(body, "answer"), "rounds": rounds, "threats": threats, "rest": _pick(body, *_AFTER_CLAIMS),
+        "answer": _pick(body, "answer"), "rounds": rounds, "threats": threats,
+        "rest": _pick(body, "plan", "deviations", "analyses", "ledgers"),
         "figures": list(_figures(state, checked)), "reviewed": reviewed, "threads": threads,
         "elsewhere": [(name, _address(state, name), threads[name]) for name in sorted({*threads} - {*here, "study"})],
         "turns": f"{wording.plural(len(state.planner_acts), 'turn')}, {wording.plural(looks, 'look')}",
@@ -56,12 +57,6 @@ def page(site: Site, view: View) -> Page:
     }  # fmt: skip
     heading = title(state) if content is None else content.title
     return Page("review.html.jinja", heading, values, study="" if proving else state.id, head=state.head_hash)
-
-
-def _built(state: StudyState) -> str:
-    """Return when the newest report was built, where the log's end tells."""
-    noted = any(entry.seq == state.event_count for entry in state.amendments)
-    return "" if state.report is None or noted else state.last_ts
 
 
 def find_checked(site: Site, state: StudyState, view: View) -> CheckedStudy | None:
