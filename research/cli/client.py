@@ -52,8 +52,6 @@ from swarm.environments.user_code import Reward, is_async, load
 from swarm.errors import EngineUnavailable, ServerFailed, SwarmError, Throttled, Unreachable
 from swarm.wire import EVALUATION_STREAM
 
-ROOM_S = 30.0
-"""How long the server may take to begin the episode: it may just be updating its weights."""
 FAILED, LOST = 1, 3
 
 
@@ -108,7 +106,8 @@ def _begin_episode(server: ServerConnection, task: Task) -> Iterator[tuple[Verbo
             await asyncio.sleep(episode.lease.ttl_s / 3)
 
     try:
-        begun = bridge.run(client.begin(task, kind="eval", stream=EVALUATION_STREAM, wait_s=ROOM_S))
+        # the server may just be updating its weights
+        begun = bridge.run(client.begin(task, kind="eval", stream=EVALUATION_STREAM, wait_s=30.0))
         keeper = asyncio.run_coroutine_threadsafe(keep_alive(begun), bridge.loop)
         try:
             yield VerboseEpisode(begun), client

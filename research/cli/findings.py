@@ -10,7 +10,7 @@ from rich.text import Text
 from research.cli.app import Json, Name, answer, make_table, open_installation, open_study, print_json
 from research.design import known_findings
 from research.installation.home import Home
-from research.planners.factory import describe_bins, describe_scores, load_track_record
+from research.planners.factory import TrackRecord, describe_bins, describe_scores, load_track_record
 from research.text import warn
 from studies import EventLog
 from studies.records.statements import setting
@@ -35,7 +35,16 @@ def calibration(
     """
     home = Home.locate().prepare()
     record = load_track_record(EventLog(home.database), planner)
+    payload = {"planners": record.forecasters, "left_out": record.left_out}
+    answer(json, payload, *_calibration_screen(record, planner))
+
+
+def _calibration_screen(record: TrackRecord, planner: str | None) -> list[Table | Text]:
     reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(record.left_out.items()))
+    if not record.forecasters:
+        whose = f" of the planner {planner!r}" if planner else ""
+        left = f" ({reasons})" if reasons else ""
+        return [Text(f'no prediction{whose} has met its verdict yet{left}; begin a study with: ajet research "..."')]
     lines: list[Table | Text] = []
     for forecaster in record.forecasters:
         lines += [Text(forecaster.title, "bold"), *(Text(f"  {line}") for line in describe_scores(forecaster))]
@@ -43,11 +52,9 @@ def calibration(
         rows = [(f"  {span}", *others) for span, *others in describe_bins(forecaster)]
         table = make_table(names, rows, right=names[1:], padding=(0, 2, 0, 0))
         lines += [table if rows else Text("  nothing to score yet: no verdict is valid"), Text("")]
-    if lines and reasons:
+    if reasons:
         lines.append(Text(f"not scored: {reasons}", "dim"))
-    whose, left = f" of the planner {planner!r}" if planner else "", f" ({reasons})" if reasons else ""
-    none = f'no prediction{whose} has met its verdict yet{left}; begin a study with: ajet research "..."'
-    answer(json, {"planners": record.forecasters, "left_out": record.left_out}, *(lines or [Text(none)]))
+    return lines
 
 
 def recipe(name: Name = None, json: Json = False) -> None:

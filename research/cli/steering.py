@@ -180,9 +180,6 @@ def _answer_question(name: str | None, note: str, json: bool, *, granted: bool) 
     return home, log, state
 
 
-LOOK_S = 1.0
-
-
 def watch(name: Name = None) -> None:
     """Follow a study until it ends; it is not stopped when you leave.
 
@@ -195,7 +192,7 @@ def watch(name: Name = None) -> None:
     with shown:
         while not (is_done(state) or (state.concluded_reason is not None and state.newest_report is not None)):
             observer.observe(state)
-            time.sleep(LOOK_S)
+            time.sleep(1.0)
             state = record.state()
         observer.observe(state)
     console().print(render_ending(state, home.study(state.id)))

@@ -19,11 +19,9 @@ from research.text import warn
 from research.ui.access import ROLES, Access
 from research.ui.site import Site
 
-PORT = 8760
 app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
 key_app = typer.Typer(no_args_is_help=True, help="Keys for those who read and review.")
 app.add_typer(key_app, name="key")
-KEYS = "ui/keys.json"
 
 
 def access(home: Home) -> Access:
@@ -31,7 +29,7 @@ def access(home: Home) -> Access:
         user = "".join(each for each in getuser() if each.isalnum() or each in "._-")[:40]
     except (OSError, KeyError):  # a container's user without a name
         user = ""
-    return Access(home.path / KEYS, owner=user or "owner")
+    return Access(home.path / "ui/keys.json", owner=user or "owner")
 
 
 @app.callback()
@@ -39,7 +37,7 @@ def ui(
     context: typer.Context,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port on this machine; the next free one if taken.")
-    ] = PORT,
+    ] = 8760,
     host: Annotated[
         str | None,
         typer.Option(help="The name under which a proxy with TLS in front reaches these pages; they stay on loopback."),

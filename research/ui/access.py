@@ -169,8 +169,6 @@ HEADERS: Final[Mapping[str, str]] = {
     "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store", "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }  # fmt: skip
-_OPEN: Final = ("/sign-in", "/static/")
-"""Where somebody may be who did not sign in."""
 
 
 class PageGuard:
@@ -214,7 +212,7 @@ class PageGuard:
         # empty without one; others' cookies of this host may be as they like
         session = cookie_parser("; ".join(headers.getlist("cookie"))).get(COOKIE, "")
         scope["session"], scope["person"] = session, self._access.person(session)
-        if scope["person"] is not None or scope["path"].startswith(_OPEN):
+        if scope["person"] is not None or scope["path"].startswith(("/sign-in", "/static/")):
             return None
         if scope["method"] != "GET" or scope["path"] == "/live":
             return _say(401, "you are signed out, nothing was done: sign in at /sign-in, then send it again")

@@ -209,7 +209,6 @@ ANSWER_S: Final = 1.5
 FRESH_S: Final = 1.0
 SILENT_S: Final = 10.0
 """For so long a server that answered, and one that did not, is not asked again."""
-_PAGE: Final = 500
 _UNREADABLE: Final = (*NOT_GIVEN, CollectError, SwarmError, OSError, RuntimeError)
 """What files and servers raise that hold or tell something else than was expected, numbers of any size included."""
 
@@ -252,7 +251,7 @@ def ask_server(folder: Path, after: int) -> tuple[Snapshot, Sequence[StepRecord]
         async with asyncio.timeout(ANSWER_S), AsyncSwarmClient(process.url, str(token)) as client:
             snapshot = await client.snapshot()
             while True:
-                page = await client.history(begin, (), _PAGE)
+                page = await client.history(begin, (), 500)
                 steps += page.steps
                 if page.next is None or time.monotonic() > until:  # the next look has the rest of a long one
                     return snapshot, steps

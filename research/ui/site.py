@@ -48,7 +48,6 @@ FIRST_WAIT_S: Final = 0.6
 """How long a page waits for a log to be read, and for files to be checked, before it says that they are being so."""
 AT_WORK: Final = ("planning", "running", "judged")
 """Statuses in which some controller should be at work."""
-THREATS: Final = ("failed", "threat", "feared")
 _MOST_KEPT: Final = 64
 
 
@@ -139,7 +138,7 @@ class CheckedStudy:
         """What the report has as threats, in its order."""
         blocks = walk(() if self.content is None else self.content.body)
         found = [item for block in blocks if isinstance(block, Remarks) for item in block.items]
-        return tuple(dict.fromkeys(item for item in found if item.level in THREATS))
+        return tuple(dict.fromkeys(item for item in found if item.level in ("failed", "threat", "feared")))
 
 
 def verdict_name(round: int, verdict: Verdict) -> str:

@@ -1,5 +1,6 @@
 """Review: what a study claims, on which files, with what was said of it, and what a person may do to it."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -36,7 +37,10 @@ def page(site: Site, view: View) -> Page:
     body = () if content is None else content.body
     threads, runs = reviewed.by_anchor(), state.every_run.values()
     rounds = [_round(state, each, checked) for each in sorted(state.every_round, key=lambda each: each.round)]
-    threats = list(_list_threats(checked))
+    alike = defaultdict[str, list[elements.Remark]](list)  # a threat that begins as an earlier one is told with it
+    for threat in () if checked is None else checked.remarks:
+        alike[threat_anchor(threat.text)].append(threat)
+    threats = [{"about": about, "blocks": [elements.Remarks(tuple(group))]} for about, group in alike.items()]
     here = [part["about"] for part in (*threats, *(card for each in rounds for card in each["cards"]))]
     proving = bool(view.get("verify")) and not view.static
     used = f"{format_seconds(state.worked_s)} of {format_seconds(state.budget_s)} of its budget used"
@@ -152,14 +156,6 @@ def _without_drawings(blocks: Iterable[elements.Block]) -> Iterator[elements.Blo
 
 def _pick(body: Iterable[elements.Block], *ids: str) -> tuple[elements.Block, ...]:
     return tuple(_without_drawings(elements.find_sections(body, *ids)))
-
-
-def _list_threats(checked: CheckedStudy | None) -> Iterator[dict[str, Any]]:
-    """Yield each threat with what a comment on it is about: one that begins as an earlier one is told with it."""
-    found = () if checked is None else checked.remarks
-    for about in dict.fromkeys(threat_anchor(threat.text) for threat in found):
-        blocks = [elements.Remarks(tuple(threat for threat in found if threat_anchor(threat.text) == about))]
-        yield {"blocks": blocks, "about": about}
 
 
 def _figures(state: StudyState, checked: CheckedStudy | None) -> Iterator[Mapping[str, str]]:
