@@ -182,7 +182,7 @@ def top(
 ) -> None:
     """Watch the swarm server train, live: what its step waits for, streams, clients, curves, drops.
 
-    `q` or Ctrl-C ends it; the server goes on. Where the output is no terminal one frame is printed.
+    `q` or Ctrl-C ends it; the server goes on. Without a terminal one frame is printed.
 
     Examples:
         ajet swarm top
