@@ -201,16 +201,6 @@ def _fork_command(spec: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     return shim.start_command(spec)
 
 
-def _fork_shims(channel: int) -> Path | None:
-    """Fork a shim for each folder that is asked for; return it in the fork, None once nobody asks any more."""
-    os.write(channel, b"ready\n")
-    while folder := os.read(channel, _ROOM).decode().rstrip("\n"):  # they are asked for one at a time
-        if (child := os.fork()) == 0:
-            return Path(folder)
-        os.write(channel, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    return None
-
-
 def main() -> int:
     channel, *modules, _ = sys.argv[1:]
     for module in modules:
@@ -221,10 +211,15 @@ def main() -> int:
         return 1
     gc.collect()
     gc.freeze()  # its forks share what is not collected
-    if (folder := _fork_shims(int(channel))) is None:
-        return 0
+    os.write(int(channel), b"ready\n")
+    while folder := os.read(int(channel), _ROOM).decode().rstrip("\n"):  # shims are asked for one at a time
+        if (child := os.fork()) == 0:
+            break
+        os.write(int(channel), b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    else:
+        return 0  # nobody asks any more
     _close_all()
     os.chdir(folder)
     _redirect("shim.log")
-    _rename((sys.executable, "-I", "-S", shim.__file__, str(folder)))
-    return shim.main(folder, _fork_command)
+    _rename((sys.executable, "-I", "-S", shim.__file__, folder))
+    return shim.main(Path(folder), _fork_command)

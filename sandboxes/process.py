@@ -102,7 +102,18 @@ class ProcessHandle(FolderHandle):
 
     def stop(self, grace_s: float = 5.0) -> Exit:
         """End its session, also what a dead shim left; idempotent. On a full disk OSError, though it is ended."""
-        if not self._cancel():
+
+        def is_decided() -> bool:
+            with self._try_lock() as free:
+                if free and not self._has_started():
+                    self._conclude("stopped")
+            return self._has_started() or self._exit() is not None
+
+        if not wait_until(is_decided, START_WAIT_S):  # for a shim that is starting it
+            raise SandboxError(
+                f"sandbox {self.name}: its shim neither started the command nor ended; see {self._folder}"
+            )
+        if self._has_started():  # else it never will be
             with suppress(OSError):  # the shim is asked by a signal, too
                 write_once(self._folder / "stop.json", {"asked_at": time.time()})
             send(signal.SIGTERM, self._members())
@@ -121,21 +132,6 @@ class ProcessHandle(FolderHandle):
         ended = self._exit()
         assert ended is not None
         return ended
-
-    def _cancel(self) -> bool:
-        """Return whether it was never started and now never will be; waits for a shim that is starting it."""
-
-        def is_decided() -> bool:
-            with self._try_lock() as free:
-                if free and not self._has_started():
-                    self._conclude("stopped")
-            return self._has_started() or self._exit() is not None
-
-        if not wait_until(is_decided, START_WAIT_S):
-            raise SandboxError(
-                f"sandbox {self.name}: its shim neither started the command nor ended; see {self._folder}"
-            )
-        return not self._has_started()
 
     def _members(self) -> list[Any]:
         leader, began = self._leader(), float(self._read("started").get("started_at", 0.0))

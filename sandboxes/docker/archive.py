@@ -51,7 +51,15 @@ def read_folder(folder: Path, *, most_bytes: int = MOST_BYTES, most_files: int =
     files: dict[str, bytes] = {}
     size = 0
     for path in _walk(folder):
-        content = _read_plain(path, most_bytes)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            kind = "a symbolic link" if path.is_symlink() else f"what cannot be read ({error.strerror})"
+            raise SandboxError(f"expected plain files to send into a container; found {kind}: {path}") from error
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise SandboxError(f"expected plain files to send into a container; found something else: {path}")
+            content = file.read(most_bytes + 1)
         size += len(content)
         _check_bounds(f"folder {folder}", size, len(files) + 1, most_bytes, most_files)
         files[path.relative_to(folder).as_posix()] = content
@@ -69,27 +77,23 @@ def _check_bounds(what: str, size: int, count: int, most_bytes: int, most_files:
 def _check_names(paths: Iterable[str]) -> None:
     files = set(paths)
     for path in files:
-        _check_path(path)
+        parts = path.split("/")
+        wrong = (
+            "an absolute path" if path.startswith("/") else
+            "a path with .." if ".." in parts else
+            "an empty part in a path" if "" in parts or "." in parts else
+            "a control character in a path" if _CONTROL.search(path) else
+            "a path that is not UTF-8" if path != path.encode(errors="ignore").decode() else
+            "a path too long" if len(path.encode()) > MOST_NAME_BYTES else
+            "a part too long in a path" if any(len(part.encode()) > MOST_PART_BYTES for part in parts) else
+            # Docker looks at the first bytes of a tar, which are a name, to see whether it is compressed.
+            "a path that looks like a compressed file" if path.startswith("BZh") else None
+        )  # fmt: skip
+        if wrong is not None:
+            raise SandboxError(f"input: expected plain relative paths; found {wrong}: {path[:200]!r}")
         for parent in _parents(path):
             if parent in files:
                 raise SandboxError(f"input: expected {parent!r} to be a file or a folder; found it to be both")
-
-
-def _check_path(path: str) -> None:
-    parts = path.split("/")
-    wrong = (
-        "an absolute path" if path.startswith("/") else
-        "a path with .." if ".." in parts else
-        "an empty part in a path" if "" in parts or "." in parts else
-        "a control character in a path" if _CONTROL.search(path) else
-        "a path that is not UTF-8" if path != path.encode(errors="ignore").decode() else
-        "a path too long" if len(path.encode()) > MOST_NAME_BYTES else
-        "a part too long in a path" if any(len(part.encode()) > MOST_PART_BYTES for part in parts) else
-        # Docker looks at the first bytes of a tar, which are a name, to see whether it is compressed.
-        "a path that looks like a compressed file" if path.startswith("BZh") else None
-    )  # fmt: skip
-    if wrong is not None:
-        raise SandboxError(f"input: expected plain relative paths; found {wrong}: {path[:200]!r}")
 
 
 def _parents(path: str) -> list[str]:
@@ -105,15 +109,3 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield from _walk(Path(entry.path))
         else:
             yield Path(entry.path)
-
-
-def _read_plain(path: Path, most_bytes: int) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        kind = "a symbolic link" if path.is_symlink() else f"what cannot be read ({error.strerror})"
-        raise SandboxError(f"expected plain files to send into a container; found {kind}: {path}") from error
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise SandboxError(f"expected plain files to send into a container; found something else: {path}")
-        return file.read(most_bytes + 1)

@@ -185,7 +185,19 @@ class ContainerHandle(FolderHandle):
             return ended
         if self._is_running(inspect(self._engine, self._container)):
             return None
-        self._try_settle()
+        try:
+            with hold_lock(self._folder):
+                self._settle()
+        except EngineMissing:
+            return self._exit()  # removed between two questions: the next look finds it lost
+        except EngineRefusal:
+            if not self._is_being_removed():
+                raise  # else: somebody removes it at this moment, and it is lost once it is gone
+        except OSError as error:
+            raise SandboxError(
+                f"sandbox {self.name}: cannot write what became of it to {self._folder}: {error}. "
+                "Make room, and look again"
+            ) from error
         return self._exit()
 
     def logs(self, *, tail_bytes: int = 65_536) -> str:
@@ -244,21 +256,6 @@ class ContainerHandle(FolderHandle):
         """Write down that it is to end; a full disk must not keep it running, though it will look killed then."""
         with suppress(OSError):
             write_once(self._folder / "stop.json", asked)
-
-    def _try_settle(self) -> None:
-        try:
-            with hold_lock(self._folder):
-                self._settle()
-        except EngineMissing:
-            return  # removed between two questions: the next look finds it lost
-        except EngineRefusal:
-            if not self._is_being_removed():
-                raise  # else: somebody removes it at this moment, and it is lost once it is gone
-        except OSError as error:
-            raise SandboxError(
-                f"sandbox {self.name}: cannot write what became of it to {self._folder}: {error}. "
-                "Make room, and look again"
-            ) from error
 
     def _settle(self) -> None:
         if self._exit() is not None:

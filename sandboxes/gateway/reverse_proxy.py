@@ -362,7 +362,11 @@ class ReverseProxy:
             else:
                 whole = b"".join([piece async for piece in body])
             if judged:
-                value, whole = _parse_body(whole)
+                try:
+                    value = json.loads(whole or b"{}", object_pairs_hook=_require_unique)
+                    whole = json.dumps(value).encode()  # written again: no two readers take it for different ones
+                except (ValueError, RecursionError) as error:
+                    raise RequestRejected(400, "body", f"expected JSON, each key once ({error})") from None
                 self._judge(replace(asked, body=value))
                 del value  # it takes up to twenty times the room of its bytes, and an answer may take long
             return await self._send(request, whole, len(whole))
@@ -473,15 +477,6 @@ async def _read_body(content: aiohttp.StreamReader, most: int) -> AsyncIterator[
         if not piece:
             return
         yield piece
-
-
-def _parse_body(body: bytes) -> tuple[Any, bytes]:
-    """Return a body's value, and the body written again from it: no two readers can take it for different ones."""
-    try:
-        judged = json.loads(body or b"{}", object_pairs_hook=_require_unique)
-        return judged, json.dumps(judged).encode()
-    except (ValueError, RecursionError) as error:
-        raise RequestRejected(400, "body", f"expected JSON, each key once ({error})") from None
 
 
 def _require_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -304,7 +304,17 @@ def client_image(
     tag = f"ajet-client:{content[:16]}"
     if (present := identity(engine, tag)) is not None:
         return Image(present, tag, base)
-    below = _packages_image(engine, found, pins, note)
+    below = f"{PACKAGES_REPOSITORY}:{digest(found.id, *pins, DOCKERFILE.read_text())[:16]}"
+    if identity(engine, below) is None:
+        note(f"fetching {len(pins)} packages of the client for Python {found.python}")
+        tree = compile_tree(engine, found, prefix_paths(f"{PLACE}/site", install(pins, found)))
+        if not found.compiled:
+            note(f"compiling the standard library of {base}")
+            library = _compile(engine, found, {}, found.library, ("-x", _UNUSED))
+            tree |= {path: data for path, data in library.items() if re.search(_UNUSED, f"/{path}") is None}
+        note(f"building the image of the client's packages over {base}")
+        labels = {"ajet.python": found.python, "ajet.base": found.id, "ajet.requirements": " ".join(pins)}
+        build(engine, tree, base, below, labels)
     note(f"building the client image over {base}")
     return Image(build(engine, compile_tree(engine, found, own), below, tag, {"ajet.client": content}), tag, base)
 
@@ -327,21 +337,6 @@ def build(engine: ContainerEngine, files: Tree, below: str, tag: str, labels: Ma
     except BuildError as error:
         raise SandboxError(f"the engine at {engine.host} could not build {tag} over {below}: {error}") from error
     return first or str(image.id)
-
-
-def _packages_image(engine: ContainerEngine, base: BaseImage, pins: tuple[str, ...], note: Note) -> str:
-    tag = f"{PACKAGES_REPOSITORY}:{digest(base.id, *pins, DOCKERFILE.read_text())[:16]}"
-    if identity(engine, tag) is None:
-        note(f"fetching {len(pins)} packages of the client for Python {base.python}")
-        tree = compile_tree(engine, base, prefix_paths(f"{PLACE}/site", install(pins, base)))
-        if not base.compiled:
-            note(f"compiling the standard library of {base.name}")
-            library = _compile(engine, base, {}, base.library, ("-x", _UNUSED))
-            tree |= {path: content for path, content in library.items() if re.search(_UNUSED, f"/{path}") is None}
-        note(f"building the image of the client's packages over {base.name}")
-        labels = {"ajet.python": base.python, "ajet.base": base.id, "ajet.requirements": " ".join(pins)}
-        build(engine, tree, base.name, tag, labels)
-    return tag
 
 
 def derive_image(engine: ContainerEngine, parent: Image, requirements: str, cache: Path, *, note: Note) -> Image:

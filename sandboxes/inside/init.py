@@ -257,12 +257,6 @@ def kill_all() -> None:
         os.kill(-1, signal.SIGKILL)
 
 
-def forbid_inspection() -> None:
-    """Keep processes of the same user from tracing this one and from opening what /proc shows of it."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_DUMPABLE)")
-
-
 def spawn(command: list[str], output: int, oom_score: int) -> int:
     """Start the command in a process group of its own; it is what the kernel kills first when memory is short."""
     os.write(oom_score, b"500")
@@ -342,7 +336,9 @@ def watch(config: Mapping[str, Any], output: Output, oom_score: int) -> tuple[st
 def main(config: Mapping[str, Any], folder: str = WORKSPACE) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     oom_score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)  # cannot be opened once inspection is forbidden
-    forbid_inspection()
+    # no process of the same user traces this one, or opens what /proc shows of it
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_DUMPABLE)")
     import_sibling("seccomp").install()
     os.chdir(folder)
     workspace = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
