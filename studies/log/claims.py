@@ -176,7 +176,9 @@ def _decide_screen(
         raise ImpossibleEvent("its hypotheses are not what follows from the arms that it kept")
     study.selection = selection
     study.hypotheses = tuple(({h.id: h for h in study.hypotheses} | {h.id: h for h in hypotheses}).values())
-    _set_design(study, statements.apply_selection(study.design, arms, hypotheses))
+    # With no arm left to confirm there are no claims, which only a design without data may be.
+    found = {"arms": (*study.design.arms, *arms), "hypotheses": hypotheses, "screen": None}
+    _set_design(study, study.design.model_copy(update=found))
 
 
 @rule(EventType.LENGTH_DECIDED)

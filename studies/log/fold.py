@@ -80,9 +80,13 @@ def _apply(study: StudyState, event: Event) -> None:
             raise ImpossibleEvent(f"expected {WORKED} to be seconds, at least 0; found {worked!r}")
         study.measured = True
         study.worked_s += worked
-    elif study.last_ts and not study.measured and not _follows_a_wait(study, event):
-        gap = datetime.fromisoformat(event.ts) - datetime.fromisoformat(study.last_ts)
-        study.worked_s += max(0.0, gap.total_seconds())
+    elif study.last_ts and not study.measured:
+        waits = {EventType.STUDY_STOPPED, EventType.STUDY_PAUSED, EventType.STUDY_RESUMED}
+        if study.stopped_reason is not None or study.concluded_reason is not None:
+            waits |= {EventType.DESIGN_AMENDED, EventType.HYPOTHESIS_VETOED}
+        if event.type not in waits:  # what passed before one of these is no work
+            gap = datetime.fromisoformat(event.ts) - datetime.fromisoformat(study.last_ts)
+            study.worked_s += max(0.0, gap.total_seconds())
     report, study.report = study.report, None
     change, record = RULES[event.type]
     values = record.model_validate(payload)
@@ -92,14 +96,6 @@ def _apply(study: StudyState, event: Event) -> None:
     if event.type not in (EventType.STUDY_RESUMED, EventType.STUDY_WORKED):
         study.fruitless = 0
     study.last_ts, study.event_count, study.head_hash = event.ts, event.seq, event.hash
-
-
-def _follows_a_wait(study: StudyState, event: Event) -> bool:
-    """Return whether the time before a stop, pause, resumption, or a late amendment or veto, was a wait."""
-    if event.type in (EventType.STUDY_STOPPED, EventType.STUDY_PAUSED, EventType.STUDY_RESUMED):
-        return True
-    still = study.stopped_reason is not None or study.concluded_reason is not None
-    return still and event.type in (EventType.DESIGN_AMENDED, EventType.HYPOTHESIS_VETOED)
 
 
 @rule(EventType.STUDY_CREATED)
@@ -255,7 +251,7 @@ def _plan_run(study: StudyState, event: Event, run_id: str, spec: RunSpec) -> No
     if (found := spec.run_id) != run_id:
         raise ImpossibleEvent(f"the spec's run id is {found}, the event says {run_id}")
     refuse(run_id in study.runs, f"run {run_id} was planned before")
-    _put(study, entries.RunState(run_id, spec, planned=event.ts))
+    study.runs[run_id] = entries.RunState(run_id, spec, planned=event.ts)
 
 
 def _derive_spec(study: StudyState, spec: RunSpec) -> RunSpec:
@@ -325,16 +321,11 @@ def _run(study: StudyState, run_id: str) -> entries.RunState:
     return study.runs[run_id]
 
 
-def _put(study: StudyState, run: entries.RunState) -> None:
-    study.runs[run.run_id] = run
-
-
 @rule(EventType.ATTEMPT_LAUNCHED)
 def _launch(
     study: StudyState, event: Event, run_id: str, attempt: int, name: str, sandbox: Mapping[str, Any] = {},
     begins: Mapping[str, Any] = {}, server: str = "",
 ) -> None:  # fmt: skip
-    """An attempt begins, from nothing or going on from an earlier one; older logs do not say how it begins."""
     run = _run(study, run_id)
     refuse(run.status not in ("planned", "ended"), f"run {run_id} is {run.status}; expected no launch now")
     if run.attempts and attempt <= run.attempts[-1].number:
@@ -349,7 +340,7 @@ def _launch(
         raise ImpossibleEvent(f"run {run_id} does not begin with the policy that run {untrained} was evaluated with")
     earlier = None if resumes is None else int(resumes)
     state = entries.AttemptState(attempt, name, event.ts, sandbox=sandbox, resumes=earlier, server=server, **words)
-    _put(study, replace(run, attempts=(*run.attempts, state)))
+    study.runs[run_id] = replace(run, attempts=(*run.attempts, state))
     # the run is to be accounted for: claims that were judged without it are open again, and a test made is spent
     rest, design = _resting_on(study, run.spec), study.design
     concerned = [
@@ -389,7 +380,7 @@ def _end_attempt(
         active, status=status, code=code, reason=reason, seconds=seconds, refused=refused, resumed_at=resumed_at,
         step=step, ended=event.ts,
     )  # fmt: skip
-    _put(study, replace(run, attempts=(*run.attempts[:-1], over)))
+    study.runs[run_id] = replace(run, attempts=(*run.attempts[:-1], over))
 
 
 @rule(EventType.ATTEMPT_COPIED)
@@ -427,7 +418,7 @@ def _collect(study: StudyState, event: Event, /, run_id: str, attempt: int, **mo
     for name in ("snapshot", "evaluation"):
         if not isinstance(more[name]["path"], str) or not isinstance(more[name]["sha256"], str):
             raise ImpossibleEvent(f"its {name} lacks a path or a sha256")
-    _put(study, replace(run, collected={"run_id": run_id, "attempt": attempt, **more}, settled=event.ts))
+    study.runs[run_id] = replace(run, collected={"run_id": run_id, "attempt": attempt, **more}, settled=event.ts)
 
 
 @rule(EventType.MEASUREMENT_RECORDED)
@@ -439,7 +430,7 @@ def _measure(study: StudyState, event: Event, /, **payload: Any) -> None:
     refuse(measurement.key in run.measurements, f"{measurement.key} of run {run.run_id} was recorded before")
     if measurement.sha256 not in (run.collected["snapshot"]["sha256"], run.collected["evaluation"]["sha256"]):
         raise ImpossibleEvent(f"{measurement.key} of run {run.run_id} is bound to no collected file")
-    _put(study, replace(run, measurements={**run.measurements, measurement.key: measurement}))
+    study.runs[run.run_id] = replace(run, measurements={**run.measurements, measurement.key: measurement})
     if measurement.key == run.spec.metric.key:
         study.has_data = study.has_data or run.spec.phase in ("confirm", "replicate")
         stands = study.stands if run.spec.phase == "confirm" else ()
@@ -450,7 +441,7 @@ def _measure(study: StudyState, event: Event, /, **payload: Any) -> None:
 def _invalidate(study: StudyState, event: Event, run_id: str, code: str, reason: str) -> None:
     run = _run(study, run_id)
     refuse(run.invalid is not None, f"run {run_id} was invalidated before")
-    _put(study, replace(run, invalid=(code, reason), settled=event.ts))
+    study.runs[run_id] = replace(run, invalid=(code, reason), settled=event.ts)
     if code == runs.GENERATED_CODE_FAILED and run.spec.phase == "confirm":
         study.crashed = study.crashed or run_id
     if run.attempts and run.code != code:  # else it counted so

@@ -27,7 +27,6 @@ from studies.log.study import StudyState
 
 ReviewKind = Literal["comment", "reply", "resolve", "reopen", "sign", "ask"]
 Judgement = Literal["accept", "changes"]
-MOST_TEXT: Final = 4000
 KINDS: Final = frozenset(get_args(ReviewKind))
 _ANSWERS: Final = ("reply", "resolve", "reopen")
 _TRIES: Final = 200
@@ -50,7 +49,7 @@ class ReviewEntry(BaseModel):
     by: str
     kind: ReviewKind
     about: str = Field(pattern=r"^[\x20-\x7e]{1,200}$")
-    text: str = Field(max_length=MOST_TEXT)
+    text: str = Field(max_length=4000)
     to: int = Field(ge=0)
     """Number of the entry that it replies to, resolves or opens again; 0 for another kind."""
     decision: Judgement | Literal[""]

@@ -81,7 +81,10 @@ def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
             continue
         snapshot, evaluation = (_load_collected(run, run.collected[kind], folder, findings) for kind in FILES)
         if snapshot is not None and evaluation is not None:
-            untrained = _read_untrained(state, run, folder)
+            source, untrained = state.every_run.get(run.untrained) if run.untrained else None, None
+            if source is not None and source.collected is not None:
+                with suppress(CollectError, *UNREADABLE):
+                    untrained = json.loads(read_collected(folder, source.collected["evaluation"]))["initial"]
             whole = _CollectedRun(run, run.collected, snapshot, evaluation, findings, untrained)
             with findings.catch_unreadable(f"the files of run {run.run_id}"):
                 whole.check_snapshot()
@@ -98,15 +101,6 @@ def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
             steps, planned, by = recorded.get("steps"), run.spec.job["steps"], recorded.get("stopped_by")
             if steps is not None and (by is None) != (steps == planned):
                 findings.drift(place, f"stopped_by is {by!r}, of a run of {steps} steps where {planned} were planned")
-
-
-def _read_untrained(state: StudyState, run: RunState, folder: Path) -> Mapping[str, Any] | None:
-    source = state.every_run.get(run.untrained) if run.untrained else None
-    if source is not None and source.collected is not None:
-        with suppress(CollectError, *UNREADABLE):
-            initial: Mapping[str, Any] = json.loads(read_collected(folder, source.collected["evaluation"]))["initial"]
-            return initial
-    return None
 
 
 def _load_collected(

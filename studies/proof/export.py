@@ -93,9 +93,20 @@ def _read_lines(path: Path) -> tuple[list[dict[str, Any]], list[Discrepancy]]:
         raise StudiesError(
             f"expected an exported study with its {path.name} in {path.parent}; {error.strerror}"
         ) from error
-    drifts: list[Discrepancy] = []
-    read = [_row(f"{path.name}, line {number}", line, drifts) for number, line in enumerate(lines, start=1)]
-    return [row for row in read if row is not None], drifts
+    rows, drifts = list[dict[str, Any]](), list[Discrepancy]()
+    for number, line in enumerate(lines, start=1):
+        place = f"{path.name}, line {number}"
+        try:
+            found = json.loads(line)
+            row = {name: found[name] for name in FIELDS} | {"payload": canonical(found["payload"])}
+            exact = canonical(found).encode() == line.encode() and len(found) == len(row)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            drifts.append(Discrepancy(place, f"it cannot be read ({type(error).__name__}: {error})"))
+            continue
+        rows.append(row)
+        if not exact:
+            drifts.append(Discrepancy(place, "it is not as an export writes it"))
+    return rows, drifts
 
 
 def _check_readme(folder: Path, rows: Rows) -> list[Discrepancy]:
@@ -133,19 +144,6 @@ def readme(state: StudyState, reviews: Rows = ()) -> str:
         "The log holds the command that was typed, people's notes, the planner's words, the versions of libraries and",
         "what the machine is; it is whole, because a chain of hashes cannot be left in part.", "",
     ))  # fmt: skip
-
-
-def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line)
-        row = {name: found[name] for name in FIELDS} | {"payload": canonical(found["payload"])}
-        exact = canonical(found).encode() == line.encode() and len(found) == len(row)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        drifts.append(Discrepancy(place, f"it cannot be read ({type(error).__name__}: {error})"))
-        return None
-    if not exact:
-        drifts.append(Discrepancy(place, "it is not as an export writes it"))
-    return row
 
 
 def _files(state: StudyState, folder: Path) -> dict[str, str | None]:

@@ -17,7 +17,6 @@ _AMOUNTS: Final = {"increase": "more", "decrease": "fewer"}
 _SIZES: Final = {"increase": "larger", "decrease": "smaller"}
 _MOVES: Final = {"increase": "rises", "decrease": "falls"}
 _WHOLE: Final = 100
-_EVEN: Final = 0.5
 
 
 def list_tests(design: Design | None, hypotheses: tuple[Hypothesis, ...]) -> tuple[str, ...]:
@@ -35,7 +34,7 @@ def sentences(
     metric: Metric | None = None, power: float = 1.0,
 ) -> tuple[str, ...]:  # fmt: skip
     """Return what is put to the test by each claim; `least` is the smallest difference of interest."""
-    found, rarely = [], f" with {100 * power:.0f} % probability" if power < _EVEN else ""
+    found, rarely = [], f" with {100 * power:.0f} % probability" if power < 0.5 else ""
     sized = "" if least is None else f" (sized to see {amount(least, metric)}{rarely})"
     for claim in claims:
         where = "" if environment is None else f", in {environment}"
@@ -196,13 +195,6 @@ def claims_in_old_words(design: Design, arms: Sequence[Arm]) -> tuple[Hypothesis
     worded = (f"{arm.name} is better than {design.control_arm}." for arm in arms)
     pairs = zip(claims(design, arms), worded, strict=True)
     return tuple(claim.model_copy(update={"statement": words}) for claim, words in pairs)
-
-
-def apply_selection(design: Design, arms: Sequence[Arm], hypotheses: Sequence[Hypothesis]) -> Design:
-    """Return the design that is confirmed: the control and the kept arms, without the screen that found them."""
-    # With no arm left to confirm there are no claims, which only a design without data may be.
-    changes = {"arms": (*design.arms, *arms), "hypotheses": tuple(hypotheses), "screen": None}
-    return design.model_copy(update=changes)
 
 
 def apply_pilot(design: Design) -> Design:

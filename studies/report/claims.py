@@ -60,11 +60,6 @@ from studies.statistics.comparison import spread
 from studies.verdicts.judge import gather
 from studies.verdicts.wording import deciding_interval, name_judged_look
 
-_WHY_EXPLORATORY: Final = (
-    "an amendment made after the first result let pass what the locked rules would have stopped, or cut the budget so "
-    "that its look came early.",
-    "its look was judged before, on what a budget had carried, and its level was spent then.",
-)
 _SIDE = re.compile(", (the predicted side|against the prediction)")
 """What a rule says of a prediction's side, which an open question has none of."""
 _PLAIN: Final = frozenset({
@@ -261,13 +256,6 @@ def deviation_table(state: StudyState) -> Table | None:
     deviations.sort(key=lambda deviation: deviation[0].seq)
     rows = [(moment(at.ts), at.actor, what, one_line(why), after) for at, what, why, after in deviations]
     return table(("When", "By", "Change", "Why", ""), rows)
-
-
-def protocol_deviations(state: StudyState) -> Iterator[str]:
-    """Yield a sentence for each verdict that an amendment after the first result touched."""
-    for verdict in (v for v in (*state.verdicts, *state.replications) if v.exploratory):
-        short = state.is_judged_short(verdict.hypothesis, verdict.look, verdict.phase)
-        yield f"The verdict on {verdict.hypothesis} is exploratory: {_WHY_EXPLORATORY[short]}"
 
 
 def code_section(state: StudyState, design: Design, id: str) -> Section | None:

@@ -23,7 +23,6 @@ from studies.verdicts.wording import DecidingInterval, deciding_interval
 Points = tuple[tuple[float, float], ...]
 TRAINING: Final = ("actor/entropy", "actor/ppo_kl", "actor/grad_norm", "response_length/mean")
 """Metrics that tell how a training went, which every report draws where they were logged."""
-PlottedArm = tuple[str, int, tuple[RunState, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ class Shifts:
     unit: str = ""
 
 
-def list_plotted_arms(state: StudyState) -> list[PlottedArm]:
+def list_plotted_arms(state: StudyState) -> list[tuple[str, int, tuple[RunState, ...]]]:
     """Return the arms of the design, or of a study that explores, that have collected runs; else the A/A runs."""
     explored = state.explored
     arms = state.design.arms if state.design is not None else explored.arms if explored is not None else ()

@@ -193,7 +193,14 @@ def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     if verdict.reached and verdict.estimate is None and design.metric.threshold is not None:
         return "too few trainings got there; ask for a threshold that most reach, or train longer."
     if design.test == "boschloo":
-        return _rates_seen(design, claim, verdict)
+        power = design.promise.power if design.promise is not None else POWER
+        rate = min_detectable_rate(min(verdict.n_control, verdict.n_treatment), target_power=power, alpha=design.alpha)
+        could = "no rates are told apart here" if rate is None else f"0 against {percent(round(rate, 2))} is seen here"
+        meant = design.promise.effect if design.promise is not None else claim.smallest_effect
+        if meant is None:
+            return f"{could} with {percent(power)} probability."
+        takes = _count_seeds(seeds_for_rates(0.0, min(1.0, meant), target_power=power, alpha=design.alpha))
+        return f"{could} with {percent(power)} probability; 0 against {percent(meant)} takes {takes} of each arm."
     if verdict.last is not None and verdict.low is None:
         return "nothing that a difference could be seen by was left of the level at so early an end."
     found = reached_power(design, claim, verdict)
@@ -206,17 +213,6 @@ def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     if found.seeds is not None and found.seeds <= fewest(verdict):
         return f"{could}, so that one of {wanted} or more is unlikely, not excluded."
     return f"{could}; one of {wanted} takes {_count_seeds(found.seeds)} of each arm."
-
-
-def _rates_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
-    power = design.promise.power if design.promise is not None else POWER
-    least = min_detectable_rate(min(verdict.n_control, verdict.n_treatment), target_power=power, alpha=design.alpha)
-    could = "no rates are told apart here" if least is None else f"0 against {percent(round(least, 2))} is seen here"
-    wanted = design.promise.effect if design.promise is not None else claim.smallest_effect
-    if wanted is None:
-        return f"{could} with {percent(power)} probability."
-    takes = _count_seeds(seeds_for_rates(0.0, min(1.0, wanted), target_power=power, alpha=design.alpha))
-    return f"{could} with {percent(power)} probability; 0 against {percent(wanted)} takes {takes} of each arm."
 
 
 def _count_seeds(needed: int | None) -> str:

@@ -314,9 +314,18 @@ def cost_facts(state: StudyState) -> Iterator[Fact]:
     yield "Time in runs, all attempts added up", duration(sum(run.seconds for run in state.every_run.values()))
     yield from planner_facts(state)
     if state.model is not None:
-        yield "Making or finding the model", duration(sum(float(each["seconds"]) for each in state.prepared.values()))
+        yield "Making or finding the model", duration(sum(float(made["seconds"]) for made in state.prepared.values()))
     for each in state.rounds:
-        yield from _price_facts(each, is_campaign(state))
+        if each.design is None:
+            continue
+        price, lead = each.design.price, f"Round {each.round}, runs" if is_campaign(state) else "Runs"
+        expected = f"{plural(price.runs, 'run')} of {duration(price.seconds_per_run)}, {price.parallel} at once"
+        yield f"{lead}: predicted", f"{duration(price.total_s)} for {expected} ({one_line(price.basis)})"
+        over = [one for run in each.runs.values() for one in run.attempts if one.seconds is not None]
+        ends = [datetime.fromisoformat(one.launched).timestamp() + (one.seconds or 0.0) for one in over]
+        first = None if each.first_launch is None else datetime.fromisoformat(each.first_launch.ts).timestamp()
+        paid = max(0.0, max(ends) - first) if ends and first is not None else None
+        yield f"{lead}: paid, first launch to last end", duration(paid)
 
 
 def planner_facts(state: StudyState) -> Iterator[Fact]:
@@ -331,19 +340,6 @@ def planner_facts(state: StudyState) -> Iterator[Fact]:
     for name, spent in parts.items():
         read, written, cost = (sum(each.get(kind, 0) for each in spent) for kind in ("prompt", "completion", "cost"))
         yield name, f"{read:,.0f} in prompts, {written:,.0f} in answers" + (f", for {cost:.4g}" if cost else "")
-
-
-def _price_facts(state: StudyState, several: bool) -> Iterator[Fact]:
-    if state.design is None:
-        return
-    price, lead = state.design.price, f"Round {state.round}, runs" if several else "Runs"
-    each = f"{plural(price.runs, 'run')} of {duration(price.seconds_per_run)}, {price.parallel} at once"
-    yield f"{lead}: predicted", f"{duration(price.total_s)} for {each} ({one_line(price.basis)})"
-    over = [one for run in state.runs.values() for one in run.attempts if one.seconds is not None]
-    ends = [datetime.fromisoformat(one.launched).timestamp() + (one.seconds or 0.0) for one in over]
-    first = None if state.first_launch is None else datetime.fromisoformat(state.first_launch.ts).timestamp()
-    paid = max(0.0, max(ends) - first) if ends and first is not None else None
-    yield f"{lead}: paid, first launch to last end", duration(paid)
 
 
 def lock_proof(state: StudyState) -> str:

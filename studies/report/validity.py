@@ -24,7 +24,7 @@ from studies.records.design import REWARD, SUCCESS, Design, Hypothesis, Metric
 from studies.records.runs import TRAINING_AREA, Conditions
 from studies.records.statements import metric_name
 from studies.records.verdict import PlannerMessage, Verdict, one_line, planner_label
-from studies.report.claims import protocol_deviations, warn_generated_rewards
+from studies.report.claims import warn_generated_rewards
 from studies.report.elements import (
     Remark,
     Table,
@@ -60,6 +60,11 @@ _NOT_COMPARED: Final = frozenset({
 SIMULATED_KINDS: Final = frozenset({"", "success", "gain", "area", "episodes", "seconds", "collapse"})
 """Kinds on which somebody measured how often a verdict is wrong; the empty one is of old designs."""
 LEVEL = 0.95
+_WHY_EXPLORATORY: Final = (
+    "an amendment made after the first result let pass what the locked rules would have stopped, or cut the budget so "
+    "that its look came early.",
+    "its look was judged before, on what a budget had carried, and its level was spent then.",
+)
 Arms = dict[str, list[float]]
 
 
@@ -150,7 +155,9 @@ def _check_numbers(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _warn_logs(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    yield from map(threat, protocol_deviations(state))
+    for verdict in (verdict for verdict in (*state.verdicts, *state.replications) if verdict.exploratory):
+        short = state.is_judged_short(verdict.hypothesis, verdict.look, verdict.phase)
+        yield threat(f"The verdict on {verdict.hypothesis} is exploratory: {_WHY_EXPLORATORY[short]}")
     for run in state.runs.values():
         for alarm in (run.collected or {}).get("alarms", ()):
             where = f"The watchdog in run {run.run_id} of {run.spec.arm}, step {alarm['step']}"

@@ -29,7 +29,6 @@ from studies.statistics.sequential import crossings, dunnett_critical, spend_alp
 
 _STRATA: Final = 25
 """Equally likely values of the true noise, or of the ratio of two sample variances, that power is averaged over."""
-_NO_SPREAD: Final = 1e-9
 FIRST_ANALYSIS: Final = 3
 """Fewest seeds of an arm that are looked at: where trainings collapse, a look at 2 brings nearly all false claims."""
 _LEAST_SHARE: Final = 0.1
@@ -114,7 +113,7 @@ def likely_spreads(noise: Noise) -> tuple[float, ...]:
         return tuple(noise.sd * scale for scale in _scales(noise.df))
     known = evaluation**2 * noise.episodes / there
     rest = (max(0.0, (measured * scale) ** 2 - known) for scale in _scales(noise.df))
-    return tuple(max(_NO_SPREAD, math.sqrt(part + evaluation**2)) for part in rest)
+    return tuple(max(1e-9, math.sqrt(part + evaluation**2)) for part in rest)
 
 
 def min_detectable_effect(shape: PowerDesign, sd: float, *, target_power: float = 0.8) -> float:

@@ -17,8 +17,6 @@ from studies.records.verdict import Ended, Equivalence, LastLook, Scope, Verdict
 from studies.statistics.comparison import Comparison, Runs, differences
 from studies.statistics.sequential import last_level
 
-_SAME_COUNT = 1e-9
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -170,7 +168,7 @@ class JudgeInput:
         """The last look that this one is, as the runs that are there make it; None for a planned one, or of no runs."""
         looks = planned_looks(self.design, self.phase)
         planned = looks[self.look - 1 if self.ended == "hand" else -1].seeds
-        if self.ended is None or not 0 < (count := self._count_runs()) < planned - _SAME_COUNT:
+        if self.ended is None or not 0 < (count := self._count_runs()) < planned - 1e-9:
             return None
         made, whole = tuple(self._count_runs(look.seeds) for look in looks[: self.look - 1]), self.ended == "budget"
         plans = (tuple((look.seeds, look.alpha) for look in looks), tuple((look.seeds, look.alike) for look in looks))

@@ -15,7 +15,6 @@ from studies.records.design import BUILT_IN, NO_CODE, Design, Hypothesis, Metric
 from studies.records.statements import setting
 from studies.records.verdict import Verdict
 
-_SHOWS = ("supported", "refuted")
 Follows = Callable[[StudyState, Verdict], bool]
 """Whether a verdict of a round still follows from its files."""
 
@@ -71,7 +70,7 @@ class SettingRecipe:
             verdict = state.verdict_on(claim.id)
             if verdict is None or not state.is_settled(claim.id):
                 continue
-            if verdict.verdict not in _SHOWS or not follows(state, verdict):
+            if verdict.verdict not in ("supported", "refuted") or not follows(state, verdict):
                 if claim.kind == "difference":
                     self._take_back(state.round, claim)
             elif why := _why_left(design, claim, verdict):

@@ -22,7 +22,6 @@ from studies.verdicts.inputs import Finding, JudgeInput, UnobservedMiss
 
 Count = tuple[int, int]
 _LEVEL = 0.95
-_DIFFERENCE = (-1.0, 1.0)
 _NONE = 1e-9
 
 
@@ -158,7 +157,7 @@ def _lose_collapses(case: JudgeInput, rates: Sequence[CollapseRate], means: Sequ
 def find_unobserved_misses(metric: Metric, verdict: Verdict) -> tuple[UnobservedMiss, ...]:
     """Return which trainings a verdict leaves open: those that never get there, or that never start."""
     means = tuple(arm.mean for arm in verdict.arms) or (verdict.mean_control, verdict.mean_treatment)
-    weights = tuple(arm.weight for arm in verdict.arms) or _DIFFERENCE
+    weights = tuple(arm.weight for arm in verdict.arms) or (-1.0, 1.0)
     return tuple(_find_unseen(metric, verdict.starts or verdict.reached, means, verdict, weights))
 
 

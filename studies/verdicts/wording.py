@@ -27,8 +27,6 @@ SIDES: Final = {True: "the predicted side", False: "against the prediction"}
 _ESTIMANDS: Final = {
     "difference": "difference", "interaction": "difference of differences", "trend": "rise over the ladder",
 }  # fmt: skip
-_PERCENT: Final = 0.01
-_MOST_PLACES: Final = 6
 _WHOLE: Final = 100
 """Episodes and the like from which on no fractions are told."""
 
@@ -230,7 +228,7 @@ def explain_reached(unseen: Sequence[UnobservedMiss], metric: Metric, scope: Sco
 
 
 def _share(value: float) -> str:
-    return f"{100 * value:.0f} %" if value >= _PERCENT else f"{100 * value:.1f} %"
+    return f"{100 * value:.0f} %" if value >= 0.01 else f"{100 * value:.1f} %"
 
 
 def explain_not_reached(rates: Sequence[ReachedRate], metric: Metric) -> str:
@@ -253,7 +251,7 @@ def explain_not_reached(rates: Sequence[ReachedRate], metric: Metric) -> str:
 def ends_in_digits(ends: tuple[float, float], unit: str = "") -> tuple[str, str]:
     """Return the signed ends of an interval, both with the digits of the larger; more where one would look like 0."""
     places = decimals(max(map(abs, ends))) if unit else 3
-    while places < _MOST_PLACES and any(end and abs(end) < 0.5 * 10**-places for end in ends):
+    while places < 6 and any(end and abs(end) < 0.5 * 10**-places for end in ends):
         places += 1
     low, high = (f"{end:+,.{places}f}" if end else f"{0:.{places}f}" for end in ends)
     return low, high
