@@ -137,7 +137,19 @@ def read_reference(text: str, reward: str | None = None) -> Reference:
         return _file(text, path, item)
     if _MODULE.fullmatch(text) and "/" not in text:
         return Reference(text, CodeSource(kind="module", place=place, item=item))
-    raise BadEnvironment(_unknown(text, place, path))
+    if "/" in text and "://" not in text:
+        near = suggest_path(path) or f"; {HOW}"
+        raise BadEnvironment(
+            f"expected an environment; found {text!r:.120}, and there is no file or folder of that name{near}"
+        )
+    names = [*environments(), *find_entry_points()]
+    near = did_you_mean(text, [*names, *ADAPTERS]) or suggest_path(path)
+    if "://" in text or (":" in text and re.fullmatch(r"[a-z][a-z0-9-]*", place)):
+        near = near or f"; addresses begin with {', '.join(f'{scheme}:' for scheme in ADAPTERS)}"
+    raise BadEnvironment(
+        f"expected an environment: {', '.join(names)}, a folder, module:Name, tasks.jsonl with --reward, or an address "
+        f"such as {next(iter(ADAPTERS.values())).example}; found {text!r:.120}{near or f'; {HOW}'}"
+    )
 
 
 def _parse_tasks_file(text: str, path: Path, reward: str | None) -> Reference:
@@ -169,20 +181,6 @@ def _file(text: str, path: Path, item: str) -> Reference:
     if item and not item.isidentifier():
         raise BadEnvironment(f"expected the name of a class after the colon; found {item!r:.60}")
     return Reference(text, CodeSource(kind="folder", place=path.name, item=item), path.absolute().parent)
-
-
-def _unknown(text: str, place: str, path: Path) -> str:
-    if "/" in text and "://" not in text:
-        near = suggest_path(path) or f"; {HOW}"
-        return f"expected an environment; found {text!r:.120}, and there is no file or folder of that name{near}"
-    names = [*environments(), *find_entry_points()]
-    near = did_you_mean(text, [*names, *ADAPTERS]) or suggest_path(path)
-    if "://" in text or (":" in text and re.fullmatch(r"[a-z][a-z0-9-]*", place)):
-        near = near or f"; addresses begin with {', '.join(f'{scheme}:' for scheme in ADAPTERS)}"
-    return (
-        f"expected an environment: {', '.join(names)}, a folder, module:Name, tasks.jsonl with --reward, or an address "
-        f"such as {next(iter(ADAPTERS.values())).example}; found {text!r:.120}{near or f'; {HOW}'}"
-    )
 
 
 def write_example(folder: Path) -> Path:

@@ -94,7 +94,10 @@ def main() -> int:
     if not token:
         return _fail(BAD_INPUT, "expected the server's client token in AJET_TOKEN, found none")
     if arguments.action == "player":
-        return _serve_player(arguments, token)
+        with suppress(Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError):  # nobody is told of its end
+            code = {slot: load(place, slot, takes=SLOTS[slot]) for slot, place in arguments.slot.items()}
+            asyncio.run(_cancel_on_sigterm(serve_plays(arguments.door, arguments.server, token, code)))
+        return LOST
     try:
         setup = _load(arguments)
     except InvalidRequest as error:
@@ -111,14 +114,6 @@ def main() -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _fail(INTERRUPTED, "interrupted; open episodes were given up")
     return 0
-
-
-def _serve_player(arguments: argparse.Namespace, token: str) -> int:
-    """Play what a door offers, until it is gone. Nobody is told what the code says, nor why it ends."""
-    with suppress(Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError):
-        code = {slot: load(place, slot, takes=SLOTS[slot]) for slot, place in arguments.slot.items()}
-        asyncio.run(_cancel_on_sigterm(serve_plays(arguments.door, arguments.server, token, code)))
-    return LOST
 
 
 def _fail(code: int, message: str) -> int:

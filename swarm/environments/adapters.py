@@ -42,7 +42,6 @@ ADAPTERS: Final[Mapping[str, Adapter]] = {
     ),
 }
 """By the scheme of their addresses."""
-LONGEST_NAME: Final = 64
 FEWEST_TASKS: Final = 16
 """For training: half as many are as few hidden ones as there may be."""
 SEEDS: Final = 1 << 32
@@ -56,7 +55,7 @@ def scheme_of(address: str) -> str | None:
 
 def slug(address: str) -> str:
     """Return an address, or a file's name, as a name: at most 64 lower-case letters, digits, `-`, `_` and `.`."""
-    return re.sub(r"[^a-z0-9._-]+", "-", address.lower())[:LONGEST_NAME].strip("-._") or "tasks"
+    return re.sub(r"[^a-z0-9._-]+", "-", address.lower())[:64].strip("-._") or "tasks"
 
 
 def adapt(address: str) -> Environment:

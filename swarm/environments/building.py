@@ -359,7 +359,6 @@ def _two_numbers(given: Any) -> list[float] | None:
 
 BAD = 2
 REFUSED = "refused"
-OTHER_OPTIONS = "choose options that give more"
 
 
 def main() -> int:
@@ -385,7 +384,7 @@ def main() -> int:
                     if arguments.lines:
                         tell(write_lines(environment, arguments.name, arguments.lines, arguments.out))
                     else:
-                        remedy = OTHER_OPTIONS if source.kind == "adapter" else OWN_SPLITS
+                        remedy = "choose options that give more" if source.kind == "adapter" else OWN_SPLITS
                         tell(write_tasks(environment, secret, arguments.out, remedy, arguments.play_seconds))
                 case _:
                     environment = load_source(CodeSource.model_validate_json(arguments.source), arguments.code)

@@ -98,7 +98,6 @@ def maps_of(first: Any, options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 MOST_STEPS: Final = 100
 """Where the toy sets no limit."""
-_RANDOM = 0.5
 
 
 class ToyGame(Game):
@@ -181,7 +180,7 @@ class Toy(Environment):
         game = self.game(task)
         messages = following = game.opening()
         while following:
-            move = said(rng.choice(game.actions) if rng.random() < _RANDOM else self._best(game))
+            move = said(rng.choice(game.actions) if rng.random() < 0.5 else self._best(game))
             following = game.answer(move)
             messages = [*messages, move, *following]
         return messages

@@ -17,7 +17,6 @@ from swarm.errors import InvalidRequest
 
 UNSTEADY: Final = frozenset({"isomorphic_strings", "polynomial_multiplication", "ransom_note"})
 """What they pose depends on how the process hashes texts: no other process could judge it."""
-_RIGHT = 0.5
 
 
 class ReasoningGame(Game):
@@ -92,7 +91,7 @@ class AnsweredTasks(ReasoningTasks):
         """Return a play by someone who is right half of the time, and else says what was right somewhere."""
         right = self.oracle(task, ())
         self._heard.append(right)
-        return [*self.game(task).opening(), said(right if rng.random() < _RIGHT else rng.choice(self._heard))]
+        return [*self.game(task).opening(), said(right if rng.random() < 0.5 else rng.choice(self._heard))]
 
 
 def make(name: str, options: Mapping[str, Any]) -> Environment:

@@ -47,7 +47,6 @@ from swarm.environments.custom import CustomEnvironment, is_custom
 from swarm.errors import InvalidRequest
 
 _LARGEST = 40
-_ARITH_RIGHT = 0.4
 _SLIPS = (-10, -1, 1, 10)
 _NUMBER = re.compile(r"\d+")
 
@@ -101,7 +100,7 @@ class Arith(PlainEnvironment):
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
         """Return a play by a hasty adder: right two times in five, otherwise off by one or by a carry."""
         total = task.data["left"] + task.data["right"]
-        answer = total if rng.random() < _ARITH_RIGHT else max(0, total + rng.choice(_SLIPS))
+        answer = total if rng.random() < 0.4 else max(0, total + rng.choice(_SLIPS))
         return [*self.game(task).opening(), said(str(answer))]
 
 
@@ -111,7 +110,6 @@ _WIDTHS = range(10, 19)
 _GIVES_UP = 0.2
 _ATTENTIVE = 0.7
 _JITTER = 1
-_PARTIAL = 0.5
 
 
 class GuessGame(PlainGame):
@@ -154,7 +152,7 @@ class GuessGame(PlainGame):
         if self._found:
             return Outcome(reward=1.0, success=True)
         missing = math.log(self._high - self._low + 1) / math.log(self._width)
-        return Outcome(reward=_PARTIAL * (1.0 - missing), success=False)
+        return Outcome(reward=0.5 * (1.0 - missing), success=False)
 
 
 class Guess(PlainEnvironment):
@@ -314,7 +312,6 @@ _EXAMPLES = {
     "sum": ("2 + 3 = 5", "7 + 1 = 8", "4 + 4 = 8", "9 + 2 = 11", "6 + 8 = 14", "0 + 5 = 5"),
     "last word": ("red wolf song", "ink tea lamp", "cow hat sun", "road cup tree", "salt day owl", "pan ship rope"),
 }
-_WORDS_RIGHT = 0.3
 
 
 class WordsGame(_SolvedGame):
@@ -364,7 +361,7 @@ class WordsAndSums(PlainEnvironment):
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
         """Return a play by someone who is right three times in ten, and else says any word, or sum, that there is."""
         others = _WORDS.split() if task.kind == "last word" else [*map(str, range(19))]
-        answer = task.data["answer"] if rng.random() < _WORDS_RIGHT else rng.choice(others)
+        answer = task.data["answer"] if rng.random() < 0.3 else rng.choice(others)
         return [*self.game(task).opening(), said(answer)]
 
 

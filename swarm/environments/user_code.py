@@ -399,9 +399,6 @@ def finite(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-MOST_REPORTED = 5
-
-
 def load_agent(place: str) -> Agent:
     """Load the agent at `FILE.py[:NAME]`, called `agent` if no name is given; raises InvalidRequest."""
     function = load(place, "agent", takes="episode")
@@ -410,7 +407,7 @@ def load_agent(place: str) -> Agent:
 
 def report_failures(agent: Agent) -> Agent:
     """Return the agent with its first failures written to stderr; those of the server are reported by the rollout."""
-    left = MOST_REPORTED
+    left = 5
     limited = False
 
     async def play(episode: Episode[Any]) -> Result:
