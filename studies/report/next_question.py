@@ -373,18 +373,14 @@ def _compare(
     )
     command = f"ajet research {shlex.quote(asked.topic or '')}"
     command += f" --env {shlex.quote(asked.environment)}" if asked.environment else ""
-    command += _base_flags(state)
+    words = _words(state)
+    for flag in ("--job", "--model", "--model-path", "--server"):
+        given = [word.removeprefix(f"{flag}=") for word in words if word.startswith(f"{flag}=")]
+        given += [words[at + 1] for at, word in enumerate(words[:-1]) if word == flag]
+        command += "".join(f" {shlex.quote(f'{flag}={value}')}" for value in given)
     command += f" --metric {shlex.quote(asked.metric)}" if asked.metric else ""
     command += "" if asked.effect is None else f" --effect {asked.effect:g}"
     return NextQuestion(why, f"{command} --budget {minutes}m", asked)
-
-
-def _base_flags(state: StudyState) -> str:
-    words, found = _words(state), []
-    for flag in ("--job", "--model", "--model-path", "--server"):
-        found += [f"{flag}={word.removeprefix(f'{flag}=')}" for word in words if word.startswith(f"{flag}=")]
-        found += [f"{flag}={words[at + 1]}" for at, word in enumerate(words[:-1]) if word == flag]
-    return "".join(f" {shlex.quote(flag)}" for flag in found)
 
 
 def _words(state: StudyState) -> list[str]:

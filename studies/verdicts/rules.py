@@ -16,7 +16,7 @@ of a claim of no difference (`Design.likenesses`).
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Final
@@ -61,7 +61,14 @@ def judge(case: JudgeInput) -> Verdict:
     if finding.verdict != "invalid" and (apart := wording.explain_apart(case.claim, case.design.metric)):
         finding = replace(finding, reason=finding.reason + apart)
     shown = finding.verdict in ("supported", "refuted")
-    mediators = _judge_mediators(case, _gate_level(case) if shown and case.claim.mediators else None)
+    level, mediators = _gate_level(case) if shown and case.claim.mediators else None, list[Mediation]()
+    stopped = "" if level is not None else "the claim's own difference was not shown"
+    for mediator in case.claim.mediators:
+        if level is None or stopped:
+            own = Mediation(metric=mediator.metric, expected=mediator.direction, result="untested", why=stopped)
+        elif (own := _judge_mediator(case, mediator, level)).result != "moved":
+            stopped = f"{mediator.metric}, which comes before it, did not move as expected"
+        mediators.append(own)
     return _verdict(case, finding, mediators=tuple(mediators))
 
 
@@ -76,17 +83,6 @@ def _gate_level(case: JudgeInput) -> float:
         level = max(1e-12, level - sequential.dunnett_p(bound, df, n, family[1:]))
     level /= len(planned_looks(case.design, case.phase))
     return min(level, case.alpha) if case.ended == "hand" else level
-
-
-def _judge_mediators(case: JudgeInput, level: float | None) -> Iterator[Mediation]:
-    stopped = "" if level is not None else "the claim's own difference was not shown"
-    for mediator in case.claim.mediators:
-        if level is None or stopped:
-            yield Mediation(metric=mediator.metric, expected=mediator.direction, result="untested", why=stopped)
-            continue
-        yield (found := _judge_mediator(case, mediator, level))
-        if found.result != "moved":
-            stopped = f"{mediator.metric}, which comes before it, did not move as expected"
 
 
 def _judge_mediator(case: JudgeInput, mediator: Mediator, level: float) -> Mediation:

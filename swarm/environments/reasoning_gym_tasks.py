@@ -103,7 +103,20 @@ def make(name: str, options: Mapping[str, Any]) -> Environment:
             raise InvalidRequest(f"expected a generator that poses the same in every process; {own} does not")
         if own not in DATASETS or own == "composite":
             raise unknown_error("generators of reasoning-gym", own, DATASETS.keys() - UNSTEADY - {"composite"})
-    configs = _parse_options({own: DATASETS[own][1]() for own in names}, options)
+    defaults, configs = {own: DATASETS[own][1]() for own in names}, {own: dict[str, Any]() for own in names}
+    for key, value in options.items():
+        owner, dot, option = key.rpartition(".")
+        own = owner if dot or len(names) > 1 else names[0]
+        if own not in defaults:
+            raise unknown_error("GENERATOR.OPTION of a generator", key, (f"{name}.{option}" for name in names))
+        known = {each.name for each in fields(defaults[own])} - {"seed", "size"}
+        if option not in known:
+            raise unknown_error(f"an option of reasoning-gym's {own}", option, known)
+        default = getattr(defaults[own], option)
+        if isinstance(default, bool) and not isinstance(value, bool):
+            raise InvalidRequest(f"expected {key}=true or {key}=false; found {value!r:.40}")
+        is_list = isinstance(default, list | tuple)  # which is written with commas
+        configs[own][option] = type(default)(map(value_of, str(value).split(","))) if is_list else value
     generators = {own: _generator(own, 0, configs[own]) for own in names}
     answered = all(generator[0]["answer"] is not None for generator in generators.values())
     return (AnsweredTasks if answered else ReasoningTasks)(generators, configs)
@@ -116,21 +129,3 @@ def _generator(name: str, seed: int, config: Mapping[str, Any]) -> Any:
         return create_dataset(name, seed=seed, size=1, **config)
     except (AssertionError, TypeError, ValueError) as error:
         raise InvalidRequest(f"expected options that reasoning-gym's {name} can do with; it says: {error}") from error
-
-
-def _parse_options(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {own: {} for own in defaults}
-    for key, value in options.items():
-        owner, dot, option = key.rpartition(".")
-        own = owner if dot or len(defaults) > 1 else next(iter(defaults))
-        if own not in defaults:
-            raise unknown_error("GENERATOR.OPTION of a generator", key, (f"{name}.{option}" for name in defaults))
-        known = {each.name for each in fields(defaults[own])} - {"seed", "size"}
-        if option not in known:
-            raise unknown_error(f"an option of reasoning-gym's {own}", option, known)
-        default = getattr(defaults[own], option)
-        if isinstance(default, bool) and not isinstance(value, bool):
-            raise InvalidRequest(f"expected {key}=true or {key}=false; found {value!r:.40}")
-        is_list = isinstance(default, list | tuple)  # which is written with commas
-        found[own][option] = type(default)(map(value_of, str(value).split(","))) if is_list else value
-    return found
