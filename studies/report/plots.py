@@ -94,6 +94,10 @@ def style(salt: str) -> Iterator[None]:
         yield
 
 
+def canvas(width: float, height: float) -> Canvas:
+    return Canvas(figsize=(width / 72, height / 72))
+
+
 def render_svg(figure: Canvas, label: str, tips: Mapping[str, str]) -> str:
     """Return the figure as an inline SVG element, its ids but those that are referred to dropped."""
     buffer = io.StringIO()
@@ -192,7 +196,7 @@ def layout_rows(rows: Sequence[FigureRow], legend: Mapping[str, Artist], measure
     notes = ["\n".join(textwrap.wrap(" · ".join(row.note), _NAME_CHARS + 10)) for row in rows]
     above = [_LINE * (name.count("\n") + note.count("\n") + 2) + 4 for name, note in zip(names, notes, strict=True)]
     whole = top + sum(above) + sum(row.height + 16 for row in rows) + _FOOT
-    figure = Canvas(figsize=(WIDTH / 72, whole / 72))
+    figure = canvas(WIDTH, whole)
     if legend:
         figure.legend(legend.values(), legend.keys(), ncols=len(legend), columnspacing=1.6, **_LEGEND)
     look: dict[str, Any] = {"va": "top", "ha": "left", "linespacing": 1.3}
@@ -228,7 +232,7 @@ def wrap_name(name: str, most: int) -> list[str]:
 def draw_curves(data: Curves, salt: str) -> Picture:
     tips, (names, columns, top) = dict[str, str](), _layout_legend(data.arms)
     height = top + 330
-    figure = Canvas(figsize=(WIDTH / 72, height / 72))
+    figure = canvas(WIDTH, height)
     axes = figure.add_axes((0.08, 52 / height, 0.89, 1 - (52 + top) / height))
     lines = _plot(axes, data, salt, tips, ticks=6)
     axes.set_xlabel(data.unit)
@@ -241,7 +245,7 @@ def draw_panels(data: Sequence[Curves], salt: str) -> Picture:
     columns = min(2, len(data))
     (names, in_legend, top), panel = _layout_legend(data[0].arms), 206.0
     height = top + -(-len(data) // columns) * panel + 14
-    figure = Canvas(figsize=(WIDTH / 72, height / 72))
+    figure = canvas(WIDTH, height)
     for place, curves in enumerate(data):
         line, column = divmod(place, columns)
         left, base = 0.08 + column * 0.5, height - top - (line + 1) * panel + 44
@@ -289,7 +293,7 @@ def draw_analysis(data: AnalysisFigure, _salt: str) -> Picture:
     """Draw what a planner's own code made, as it gave it."""
     top, lines = _LEGEND_LINE * len(data.series) + 12, list[Line2D]()
     height = top + 330
-    figure = Canvas(figsize=(WIDTH / 72, height / 72))
+    figure = canvas(WIDTH, height)
     axes = figure.add_axes((0.1, 52 / height, 0.87, 1 - (52 + top) / height))
     for index, series in enumerate(data.series):
         look: dict[str, Any] = {"linewidth": 2.0 if data.kind == "lines" else 0, "marker": marker(index)}
