@@ -162,7 +162,17 @@ def to_messages(request: Mapping[str, Any]) -> dict[str, Any]:
         role = "user" if message["role"] == "tool" else message["role"]
         if not turns or turns[-1]["role"] != role:
             turns.append({"role": role, "content": []})
-        turns[-1]["content"] += _blocks(message)
+        blocks, text = turns[-1]["content"], message.get("content") or ""
+        if message["role"] == "tool":
+            blocks.append({"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": text})
+            continue
+        blocks += [*message.get(THINKING, ()), *([{"type": "text", "text": text}] if text.strip() else [])]
+        for call in message.get("tool_calls", ()):
+            arguments: Any = {}
+            with suppress(ValueError):  # of another model, which wrote no JSON
+                arguments = json.loads(call["function"]["arguments"])
+            given = arguments if isinstance(arguments, dict) else {}
+            blocks.append({"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": given})
     system = turns.pop(0)["content"] if turns[0]["role"] == "system" else []
     most = request.get("max_completion_tokens", USUAL_TOKENS)
     asked = {"model": request["model"], "max_tokens": most, "system": system, "messages": turns}
@@ -176,20 +186,6 @@ def to_messages(request: Mapping[str, Any]) -> dict[str, Any]:
     if form := request.get("response_format"):
         config["format"] = {"type": "json_schema", "schema": anthropic.transform_schema(form["json_schema"]["schema"])}
     return asked | ({"output_config": config} if config else {})
-
-
-def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    text = message.get("content") or ""
-    if message["role"] == "tool":
-        return [{"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": text}]
-    blocks = [*message.get(THINKING, ()), *([{"type": "text", "text": text}] if text.strip() else [])]
-    for call in message.get("tool_calls", ()):
-        arguments: Any = {}
-        with suppress(ValueError):  # of another model, which wrote no JSON
-            arguments = json.loads(call["function"]["arguments"])
-        given = arguments if isinstance(arguments, dict) else {}
-        blocks.append({"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": given})
-    return blocks
 
 
 def to_completion(body: str) -> str:

@@ -77,17 +77,14 @@ class EnvironmentRequest(ToolRequest):
 def describe_environment(environment: Environment) -> Answer:
     """Return an environment in its author's words, to be quoted; raise InvalidRequest where its files are not there."""
     train = environment.tasks("train")
-    return {
+    task = train[0]
+    shown: Answer = {
         "title": environment.title, "success_means": environment.measures,
         "facts_worst_and_best": {sanitize_line(fact): list(ends) for fact, ends in environment.facts.items()},
         "knobs": {f"{KNOB}{name}": sanitize_line(knob.does) for name, knob in environment.list_knobs().items()},
         "training_tasks_by_kind": Counter(sanitize_line(task.kind) for task in train if task.kind),
-        **_show_play(environment, train[0]),
+        "a_training_task": sanitize_line(json.dumps(dict(task.data))),
     }  # fmt: skip
-
-
-def _show_play(environment: Environment, task: Task) -> Answer:
-    shown: Answer = {"a_training_task": sanitize_line(json.dumps(dict(task.data)))}
     imitates = isinstance(environment, PlainEnvironment) and environment.has("imitate")
     if isinstance(environment, PlainEnvironment):
         messages, tools = list(environment.game(task).opening()), environment.game(task).tools
@@ -154,22 +151,18 @@ class ModelRequest(ToolRequest):
             job = job.model_copy(update={"model": named[self.name].model})
         fields = ("backend", "max_context", "max_tokens", "lora_rank", "temperature")
         measured = {"architecture", "parameters", "trained_parameters", "positions", "template"}
-        check = compiler.price.estimates.check_of(job)
+        check, sizes = compiler.price.estimates.check_of(job), dict[str, str]()
+        if isinstance(job.model, PathModel):
+            with suppress(OSError, ValueError, TypeError):
+                found = json.loads((model_place(job.model.path, tools.models) / "config.json").read_bytes())
+                sizes = {name: sanitize_line(str(found[name])) for name in _SIZES if name in found}
         return {
             "name": model_name(job.model.model_dump()), "parameters_about": count_parameters(job),
             "made_as": {name: value for name, value in job.model if name not in ("path", "sha256", "seed")},
-            "configuration": _read_sizes(job.model, tools) if isinstance(job.model, PathModel) else {},
+            "configuration": sizes,
             "trained_with": {name: getattr(job, name) for name in fields},
             "check": check and check.model_dump(mode="json", include=measured), "models_compared": list(named),
         }  # fmt: skip
-
-
-def _read_sizes(model: PathModel, tools: StudyTools) -> Answer:
-    try:
-        found = json.loads((model_place(model.path, tools.models) / "config.json").read_bytes())
-        return {name: sanitize_line(str(found[name])) for name in _SIZES if name in found}
-    except (OSError, ValueError, TypeError):
-        return {}
 
 
 class _ArmsRequest(ToolRequest):
@@ -182,20 +175,18 @@ class _ArmsRequest(ToolRequest):
 
     def answer(self, tools: StudyTools) -> Answer:
         shown: Answer = {}
+        every = [run for number, run in look.list_runs(tools.state) if self.round in (None, number) and run.collected]
         for arm in dict.fromkeys(self.arms):
-            runs = self._find_runs(tools, arm)
+            by_id = len(arm) >= look.SHORT
+            runs = [run for run in every if run.spec.arm == arm or (by_id and run.run_id.startswith(arm))]
+            if not runs:
+                known = ", ".join(dict.fromkeys(run.spec.arm for run in every)) or "there is none"
+                raise ToolError(f"expected an arm of which runs were collected ({known}), or a run; found {arm!r}")
+            last = runs[-1].spec
+            runs = [run for run in runs if (run.spec.design_hash, run.spec.phase) == (last.design_hash, last.phase)]
             about = {"phase": runs[0].spec.phase, "played_on": runs[0].spec.metric.split, "runs": len(runs)}
             shown[arm] = about | self.describe(tools, runs)
         return {"notice": look.DATA, "quoted": shown} if self.quotes else {"arms": shown}
-
-    def _find_runs(self, tools: StudyTools, arm: str) -> list[RunState]:
-        every = [run for number, run in look.list_runs(tools.state) if self.round in (None, number) and run.collected]
-        runs = [run for run in every if run.spec.arm == arm or (len(arm) >= look.SHORT and run.run_id.startswith(arm))]
-        if not runs:
-            known = ", ".join(dict.fromkeys(run.spec.arm for run in every)) or "there is none"
-            raise ToolError(f"expected an arm of which runs were collected ({known}), or a run; found {arm!r}")
-        last = runs[-1].spec
-        return [run for run in runs if (run.spec.design_hash, run.spec.phase) == (last.design_hash, last.phase)]
 
     @abstractmethod
     def describe(self, tools: StudyTools, runs: Sequence[RunState]) -> Answer:

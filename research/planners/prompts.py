@@ -273,20 +273,16 @@ def messages(
     facts = context.facts()
     if proposing and tools is None:  # else it can look that up
         facts["what_job_fields_do"] = {spec.name: " ".join(spec.description.split()) for spec in context.fields}
+    described = [
+        f"- {name}.{key}: {' '.join(field['description'].split())}"
+        for name, entry in {"answer": answer, **answer.get("$defs", {})}.items()
+        for key, field in entry.get("properties", {}).items()
+        if "description" in field
+    ]
+    about = "\n".join(("Fields of the answer, whose schema this request carries:", *described))
     parts = (
         *(text for text, told in rules if told),
         "Facts:\n" + json.dumps(facts, ensure_ascii=False),
-        _describe_answer(answer) if schema_apart else "JSON schema of the answer:\n" + json.dumps(answer),
+        about if schema_apart else "JSON schema of the answer:\n" + json.dumps(answer),
     )
     return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": "\n\n".join(parts)}]
-
-
-def _describe_answer(schema: Mapping[str, Any]) -> str:
-    objects = {"answer": schema, **schema.get("$defs", {})}
-    lines = (
-        f"- {name}.{key}: {' '.join(field['description'].split())}"
-        for name, entry in objects.items()
-        for key, field in entry.get("properties", {}).items()
-        if "description" in field
-    )
-    return "\n".join(("Fields of the answer, whose schema this request carries:", *lines))

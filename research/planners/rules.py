@@ -13,7 +13,6 @@ from research.errors import BadTopic
 from research.installation.base_job import find_fixed_fields, require_agreement
 from research.planners import follow_up
 from research.planners.context import Check, PlannerContext, PlannerTurn, field_specs
-from research.planners.history import CampaignFacts
 from research.planners.lexicon import DEFAULT_ENVIRONMENT
 from research.planners.memory import find_answered
 from research.planners.tools import describe_finding
@@ -44,31 +43,29 @@ class RulesPlanner:
             judged = "; ".join(f"{verdict.hypothesis} is {verdict.verdict}" for verdict in context.verdicts)
             reason = f"Every hypothesis of the locked design has its verdict: {judged}."
             return PlannerTurn(actions.Conclude(reason=reason[:1000]))
-        if context.campaign is not None:
-            return _plan_next_round(context, context.campaign, check)
+        action: actions.Action
+        if (campaign := context.campaign) is not None:
+            first: PlannerTurn | None = None
+            for found in islice(follow_up.FollowUpFinder(context, campaign).find(), len(campaign.refused), None):
+                plan = _TopicPlan(context, ParsedTopic(environment=found.environment), found.plan)
+                action = proposed = plan.propose()
+                if context.stage == "design":
+                    sides = [(entry.variable, *entry.sides) for entry in proposed.hypotheses]
+                    if sides != [(entry.variable, entry.control, entry.treatment) for entry in context.hypotheses]:
+                        continue
+                    action = plan.design()
+                turn = PlannerTurn(action, note=f"{found.why} {plan.describe_assumptions()}", refused=check(action))
+                if turn.refused is None or context.stage == "design":
+                    return turn
+                first = first or turn
+            nothing = "The rules have no further question about what was asked."
+            return first or PlannerTurn(actions.Conclude(reason=nothing))
         plan = _TopicPlan.of(context, _read_topic(context))
-        action: actions.Action = plan.propose() if context.stage == "propose" else plan.design()
+        action = plan.propose() if context.stage == "propose" else plan.design()
         untested, note = tuple(f"{text!r}" for text in plan.parsed.left), plan.describe_assumptions()
         if (known := find_answered(context, action)) is not None:
             note = f"{note} The same was studied here before ({known.name}): {describe_finding(known)}.".lstrip()
         return PlannerTurn(action, note=note, not_tested=untested, refused=check(action))
-
-
-def _plan_next_round(context: PlannerContext, campaign: CampaignFacts, check: Check) -> PlannerTurn:
-    first: PlannerTurn | None = None
-    for found in islice(follow_up.FollowUpFinder(context, campaign).find(), len(campaign.refused), None):
-        plan = _TopicPlan(context, ParsedTopic(environment=found.environment), found.plan)
-        action: actions.Action = plan.propose()
-        if context.stage == "design":
-            proposed = [(entry.variable, *entry.sides) for entry in plan.propose().hypotheses]
-            if proposed != [(entry.variable, entry.control, entry.treatment) for entry in context.hypotheses]:
-                continue
-            action = plan.design()
-        turn = PlannerTurn(action, note=f"{found.why} {plan.describe_assumptions()}", refused=check(action))
-        if turn.refused is None or context.stage == "design":
-            return turn
-        first = first or turn
-    return first or PlannerTurn(actions.Conclude(reason="The rules have no further question about what was asked."))
 
 
 def _read_topic(context: PlannerContext) -> ParsedTopic:

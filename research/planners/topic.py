@@ -9,7 +9,7 @@ that the refusal prints.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -177,7 +177,7 @@ class _Parser:
 
     def parse(self) -> ParsedTopic | None:
         """Return what the topic asks; None where it names nothing to vary."""
-        mentions = self._drop_plain_defaults(self._read_mentions())
+        mentions = self._read_mentions()
         metric, claim, count = self._read_effects({at for mention in mentions for at in mention.atoms})
         environment, again = self._read_environments()
         asked = [mention for mention in mentions if not mention.held and len(mention.values) != 1]
@@ -185,7 +185,14 @@ class _Parser:
             asked = [knob for at, knob in enumerate(asked) if knob.field not in [other.field for other in asked[:at]]]
             vary, claim = {knob.field: knob.values or self._facts[knob.field].ladder for knob in asked}, None
         else:
-            chosen = _choose_compared(mentions)
+            ranks: tuple[Callable[[_Mention], object], ...] = (  # with values, else a direction, a value, or only named
+                lambda entry: len(entry.values) > 1,
+                lambda entry: not entry.held and entry.sense,
+                lambda entry: not entry.held and entry.values,
+                lambda entry: not entry.held,
+                lambda entry: len(mentions) == 1,
+            )
+            chosen = next((entry for holds in ranks for entry in mentions if holds(entry)), None)
             if chosen is None:
                 return None
             if count and len(chosen.values) != 2:  # is it best, and of which values
@@ -228,6 +235,7 @@ class _Parser:
         return at
 
     def _read_mentions(self) -> list[_Mention]:
+        """Return what is mentioned but for what all arms have anyway, such as GRPO: it is no part of the question."""
         mentions, at, after_condition = list[_Mention](), 0, -1
         while at < len(self._tokens):
             mention = self._read_mention(at)
@@ -240,7 +248,16 @@ class _Parser:
             mentions.append(mention)
             at = mention.places[-1] + 1
             after_condition = at if mention.held else -1
-        return mentions
+        plain, asked = list[_Mention](), list[_Mention]()
+        for mention in mentions:
+            facts = self._facts[mention.field]
+            usual = facts.is_categorical and set(mention.values) == {facts.default} == {facts.ladder[0]}
+            (plain if usual and not mention.named else asked).append(mention)
+        varied = {mention.field for mention in asked}
+        for mention in plain:
+            if mention.field not in varied:
+                self._use(mention.places)
+        return [mention for mention in mentions if mention in asked or mention.field in varied]
 
     def _read_mention(self, at: int) -> _Mention | None:
         token = self._tokens[at]
@@ -305,19 +322,6 @@ class _Parser:
                 case _:
                     letters += "s" if name == "equivalent" else "x"
         return letters
-
-    def _drop_plain_defaults(self, mentions: Sequence[_Mention]) -> list[_Mention]:
-        """Return the mentions without what all arms have anyway, such as GRPO: it is no part of the question."""
-        plain, asked = list[_Mention](), list[_Mention]()
-        for mention in mentions:
-            facts = self._facts[mention.field]
-            usual = facts.is_categorical and set(mention.values) == {facts.default} == {facts.ladder[0]}
-            (plain if usual and not mention.named else asked).append(mention)
-        varied = {mention.field for mention in asked}
-        for mention in plain:
-            if mention.field not in varied:
-                self._use(mention.places)
-        return [mention for mention in mentions if mention in asked or mention.field in varied]
 
     def _order_values(self, mention: _Mention) -> tuple[Scalar, ...]:
         facts, values = self._facts[mention.field], mention.values
@@ -441,15 +445,3 @@ class _Parser:
         for run in "".join(characters).split("\n"):
             if bare := _EDGES.sub("", run):
                 yield bare
-
-
-def _choose_compared(mentions: Sequence[_Mention]) -> _Mention | None:
-    """Return what a topic is about: what it lists values of, else what it gives a direction, a value or only a name."""
-    ranks = (
-        lambda entry: len(entry.values) > 1,
-        lambda entry: not entry.held and entry.sense,
-        lambda entry: not entry.held and entry.values,
-        lambda entry: not entry.held,
-        lambda entry: len(mentions) == 1,
-    )
-    return next((entry for holds in ranks for entry in mentions if holds(entry)), None)
