@@ -262,7 +262,6 @@ def find_contradictions(findings: Iterable[KnownFinding]) -> tuple[Contradiction
 
 
 def _find_disjoint(findings: Sequence[KnownFinding], others: Sequence[KnownFinding]) -> list[KnownFinding]:
-    """Return the findings whose interval has nothing in common with that of one of the others at least."""
     intervals = [entry.interval for entry in others if entry.interval is not None]
     lowest_high, highest_low = min((i[1] for i in intervals), default=inf), max((i[0] for i in intervals), default=-inf)
     known = ((entry, entry.interval) for entry in findings)

@@ -121,14 +121,15 @@ class SampleSizeCalculator(BudgetCheck):
         """Return what sizes by the episodes that make a design cheapest; of nearly the same prices by the most."""
         options = self.list_evaluations(draft)
         if self.requirements.episodes is not None or not options:
-            return self.with_episodes(self.requirements.episodes or self._guess_episodes(draft))
+            return replace(self, episodes=self.requirements.episodes or self._guess_episodes(draft))
         if all(option.seeds is None for option in options):
-            seen = [(self.with_episodes(option.episodes)._see_affordable(draft)[1], option) for option in options]
-            return self.with_episodes(max(seen, key=lambda had: (-(had[0] or math.inf), had[1].episodes))[1].episodes)
+            sizes = (replace(self, episodes=option.episodes) for option in options)
+            seen = [(size._see_affordable(draft)[1] or math.inf, size) for size in sizes]
+            return max(seen, key=lambda had: (-had[0], had[1].episodes or 0))[1]
         affordable = [option for option in options if option.affordable]
         most = min(option.seconds for option in affordable or options) * (_NEARLY if affordable else 1.0)
         near = (option.episodes for option in affordable or options if option.seconds <= most)
-        return self.with_episodes(max(near))
+        return replace(self, episodes=max(near))
 
     def _guess_episodes(self, draft: DesignDraft) -> int:
         """Return the episodes by which a pilot's share of solved tasks is surest for its price (Cochran 1977, 10.6), as
@@ -141,12 +142,9 @@ class SampleSizeCalculator(BudgetCheck):
         play = price.evaluations(job, 1)
         best = math.sqrt(_PLAY / max(draft.effect / 3, _SPREAD) ** 2 * (price.run(job) - price.evaluations(job)) / play)
         nearest = min(EPISODES, key=lambda episodes: abs(math.log(episodes / best)))
-        sizes = (self.with_episodes(episodes) for episodes in reversed(EPISODES) if episodes <= nearest)
+        sizes = (replace(self, episodes=episodes) for episodes in reversed(EPISODES) if episodes <= nearest)
         carried = (size for size in sizes if size.affords(size.stages(draft, PILOT_SEEDS)))
         return next(carried, self).metric(draft).episodes
-
-    def with_episodes(self, episodes: int) -> Self:
-        return replace(self, episodes=episodes)
 
     def list_evaluations(self, draft: DesignDraft) -> tuple[EvaluationOption, ...]:
         """Return what a design would be with other numbers of episodes; none where only the usual is known of."""
@@ -154,9 +152,9 @@ class SampleSizeCalculator(BudgetCheck):
         if not isinstance(noise, Noise) or noise.evaluation_sd is None:
             return ()
         options = []
-        asked = map(self.with_episodes, {*EPISODES, self.requirements.hidden_episodes})
+        asked = (replace(self, episodes=episodes) for episodes in {*EPISODES, self.requirements.hidden_episodes})
         for episodes in sorted({size.metric(draft).episodes for size in asked}):
-            size = self.with_episodes(episodes)
+            size = replace(self, episodes=episodes)
             need = size.power_analysis(draft).seeds_needed(draft.effect)
             stages = () if need is None else size.stages(draft, need)
             seconds = math.inf if need is None else size.cost(stages)

@@ -72,7 +72,15 @@ class ScreenProgress:
 
     def select(self) -> Selection:
         """Return what a screen that is over led to, the best first and no failed one; raise ValueError for none."""
-        ranks = self._rank()
+        ranks = self._known_scores()
+        if self.screen.sampler == "surface" and ranks:
+            from research.design.samplers import Surface
+
+            points = [self._points[name] for name in ranks]
+            surface = Surface(self.screen.knobs, points, [*ranks.values()])
+            ranks = dict(zip(ranks, surface.predict_scores(points), strict=True))
+        sign = 1.0 if self.higher_is_better else -1.0
+        ranks = {name: sign * score for name, score in sorted(ranks.items(), key=lambda entry: -entry[1])}
         kept = tuple(name for name in ranks if self.scores[name] is not None)[: self.screen.confirmed]
         if not kept:
             raise ValueError("expected a candidate that was measured; found none")
@@ -99,14 +107,3 @@ class ScreenProgress:
         there = {arm.name: self.scores[arm.name] for arm in self.asked if arm.name in self.scores}
         worst = min((sign * score for score in there.values() if score is not None), default=0.0)
         return {name: worst if score is None else sign * score for name, score in there.items()}
-
-    def _rank(self) -> dict[str, float]:
-        ranks = self._known_scores()
-        if self.screen.sampler == "surface" and ranks:
-            from research.design.samplers import Surface
-
-            points = [self._points[name] for name in ranks]
-            surface = Surface(self.screen.knobs, points, [*ranks.values()])
-            ranks = dict(zip(ranks, surface.predict_scores(points), strict=True))
-        sign = 1.0 if self.higher_is_better else -1.0
-        return {name: sign * score for name, score in sorted(ranks.items(), key=lambda entry: -entry[1])}

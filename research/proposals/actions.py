@@ -30,13 +30,11 @@ from studies.records.verdict import AnswerFigure
 MOST_HYPOTHESES = 3
 MOST_CONFIRMED = 3
 MOST_KNOBS = 4
-MOST_RULES = 8
 MOST_TRIED = 6
 MOST_SEEDS = 5
 LEAST_SEEDS = 3
 MOST_LEFT_OUT = 500
 MOST_NOTED = 500
-MOST_NODES = 8
 DEFAULT_EFFECT = 0.10
 """Smallest effect of interest where nobody names one: ten points of the hidden success."""
 
@@ -323,7 +321,7 @@ class ProposeDesign(_ActionModel):
     """Other job fields to hold at a value of your choice in all arms; usually empty."""
     screen: ProposedScreen | None = None
     """The screen, if you proposed a search; null otherwise."""
-    decision_table: tuple[ProposedRule, ...] = Field(default=(), max_length=MOST_RULES)
+    decision_table: tuple[ProposedRule, ...] = Field(default=(), max_length=8)
     """Your own rules, the first that holds decides; where none holds, no more seeds. Empty for the default table."""
     evaluate_apart: EvaluateApart = False
     """Where a knob of the environment is varied: whether each arm is evaluated at its own value, so that the task
@@ -476,7 +474,7 @@ class Plan(_ActionModel):
     goes on."""
 
     action: Literal["plan"] = "plan"
-    nodes: tuple[PlanNode, ...] = Field(min_length=1, max_length=MOST_NODES)
+    nodes: tuple[PlanNode, ...] = Field(min_length=1, max_length=8)
     """The whole plan, in the place of the one before; a question that is asked already keeps its id."""
     text: str = Field(min_length=1, max_length=MOST_NOTED)
     """Why this plan; of a later one, what made you change it."""

@@ -30,8 +30,6 @@ from swarm.job import Job, PathModel, default_learning_rate, tunables
 EXAMPLE: Final = "--vary model=DIR1,DIR2"
 _MOST_CHARACTERS: Final = 40
 _MOST_MODELS: Final = 4
-FindModel = Callable[[str], PathModel]
-"""Returns the model of a folder as it is written, or raises what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class ComparedModels:
     by_name: Mapping[str, ComparedModel]
 
     @classmethod
-    def load(cls, folders: Iterable[str], find: FindModel) -> Self:
+    def load(cls, folders: Iterable[str], find: Callable[[str], PathModel]) -> Self:
         """Return the models of folders; raise what `find` raises, and BadTopic for two that cannot be told apart."""
         known: dict[str, ComparedModel] = {}
         for said in dict.fromkeys(folders):

@@ -197,11 +197,9 @@ def default_effect(metric: Metric) -> float:
     return float(f"{kind_of(metric).effect * metric_range(metric):.6g}")
 
 
-def format_amount(metric: Metric, value: float, digits: int = 3) -> str:
-    """Return a value or difference of a metric with its unit; a share with so many decimals."""
-    if not metric.unit:
-        return f"{value:.{digits}f}"
-    return f"{format_value(metric, value)} {metric.unit}"
+def format_amount(metric: Metric, value: float) -> str:
+    """Return a value or difference of a metric with its unit; a share with three decimals."""
+    return f"{format_value(metric, value)} {metric.unit}" if metric.unit else f"{value:.3f}"
 
 
 def format_value(metric: Metric, value: float) -> str:
