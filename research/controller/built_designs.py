@@ -3,7 +3,6 @@
 Values, constants, steps and direction of a replication are those of the lock; seeds and level are the new round's.
 """
 
-from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -16,7 +15,7 @@ from research.proposals.arms import arm_text, constant_value, require_known_envi
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS
 from research.text import describe, format_seconds
-from studies.records.design import KNOB, MODEL, Arm, Hypothesis, Metric, Schedule
+from studies.records.design import KNOB, MODEL, Arm, Metric, Schedule
 from studies.records.runs import screen_metric
 from swarm.job import Job
 
@@ -111,39 +110,31 @@ def build_replication(
     judged = design.metric
     named = judged.kind and compiler.requirements.metric is None
     metric = RequestedMetric(judged.kind, judged.threshold, judged.of).text if named else ""
-    constants = tuple(_find_constants(design.base_job, claim, compiler.base or Job()))
+    constants, usual = list[actions.Constant](), (compiler.base or Job()).model_dump(mode="json")
+    for name, value in design.base_job.items():
+        if name in _NO_CONSTANTS or name in claim.varied or value == usual.get(name):
+            continue
+        if not isinstance(value, bool | int | float | str):
+            raise DesignRefused(f"{claim.id} was tested with a {name} that no design can hold; propose it anew")
+        constants.append(actions.Constant(field=name, value=value))
     if len(constants) > _MOST_CONSTANTS:
         raise DesignRefused(f"{claim.id} was tested with {len(constants)} fields held, more than a design can hold")
+    same = claim.model_dump(include=set(_SAME))
+    if claim.variable == MODEL:
+        same |= {"control": arm_text(claim.control), "treatment": arm_text(claim.treatment)}
     try:
-        again = _copy_hypothesis(claim, design.code, action.model_dump(include=PREDICTED, exclude_none=True))
+        again = actions.ProposedHypothesis.model_validate(same | {
+            "statement": claim.said, "predicted_low": claim.prediction.low, "predicted_high": claim.prediction.high,
+            "probability": claim.prediction.probability,
+            "code": design.code.get(str(claim.treatment)) if claim.variable in SLOTS else None,
+            **action.model_dump(include=PREDICTED, exclude_none=True),
+        })  # fmt: skip
     except ValidationError as error:
         raise DesignRefused(f"{claim.id} cannot be asked again as it was locked: {describe(error)}") from error
     why = action.why or f"{claim.id}, of round {told.number}, is put to the test once more."
     environment, steps = action.environment or design.environment, int(design.base_job["steps"])
     apart: actions.EvaluateApart = "both" if judged.also_own else bool(judged.evaluates_apart(claim.declared))
     apart = "agent" if judged.evaluate_by else apart
-    wish = actions.ProposeDesign(environment=environment, steps=steps, constants=constants, evaluate_apart=apart)
+    held = tuple(constants)
+    wish = actions.ProposeDesign(environment=environment, steps=steps, constants=held, evaluate_apart=apart)
     return actions.Propose(hypotheses=(again,), metric=metric, why=why), wish
-
-
-def _copy_hypothesis(
-    claim: Hypothesis, code: Mapping[str, str], predicted: Mapping[str, float]
-) -> actions.ProposedHypothesis:
-    same = claim.model_dump(include=set(_SAME))
-    if claim.variable == MODEL:
-        same |= {"control": arm_text(claim.control), "treatment": arm_text(claim.treatment)}
-    return actions.ProposedHypothesis.model_validate(same | {
-        "statement": claim.said, "predicted_low": claim.prediction.low, "predicted_high": claim.prediction.high,
-        "probability": claim.prediction.probability,
-        "code": code.get(str(claim.treatment)) if claim.variable in SLOTS else None, **predicted,
-    })  # fmt: skip
-
-
-def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Iterator[actions.Constant]:
-    usual = base.model_dump(mode="json")
-    for name, value in job.items():
-        if name in _NO_CONSTANTS or name in claim.varied or value == usual.get(name):
-            continue
-        if not isinstance(value, bool | int | float | str):
-            raise DesignRefused(f"{claim.id} was tested with a {name} that no design can hold; propose it anew")
-        yield actions.Constant(field=name, value=value)

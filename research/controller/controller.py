@@ -71,12 +71,12 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def budget_left(state: StudyState, at: datetime | None = None) -> float:
-    """Return about how many seconds a study may still work (never below 0), for an observer at a moment. The log has it
-    with each event, at least once in `BEAT_S`; an observer adds at most that since the last event."""
+def budget_left(state: StudyState) -> float:
+    """Return about how many seconds a study may still work (never below 0), for an observer now. The log has it with
+    each event, at least once in `BEAT_S`; an observer adds at most that since the last event."""
     over = state.concluded_reason is not None or state.stopped_reason is not None
     over = over or (state.open_question is not None and not any(attempts_running(state)))
-    since = 0.0 if over else ((at or now()) - datetime.fromisoformat(state.last_ts)).total_seconds()
+    since = 0.0 if over else (now() - datetime.fromisoformat(state.last_ts)).total_seconds()
     return max(0.0, state.budget_s - state.worked_s - min(BEAT_S, max(0.0, since)))
 
 

@@ -184,11 +184,8 @@ def request_pause(log: EventLog, study: str, reason: str = "paused by the user")
 
 def request_continue(log: EventLog, study: str, command: Sequence[str] = ()) -> bool:
     """Let a paused study go on under the controller that works on it; return False where it is not paused."""
-
-    def make_change(state: StudyState) -> Change | None:
-        return None if state.paused_reason is None else (EventType.STUDY_RESUMED, {"command": list(command)})
-
-    return StudyLog(log, study).change(make_change, actor="user") is not None
+    record, resumed = StudyLog(log, study), (EventType.STUDY_RESUMED, {"command": list(command)})
+    return record.change(lambda state: None if state.paused_reason is None else resumed, actor="user") is not None
 
 
 def require_question(state: StudyState) -> LoggedApprovalRequest:

@@ -163,8 +163,16 @@ class AttemptCopy:
         begun = log is not None and log.with_suffix(".wandb.syncstate").exists()
         # Reading a log takes the longer the longer it is: not at each look at one that grows.
         logged = None if log is None or not (over or (begun and self.sending is None)) else self._last_step(log)
-        if self.sending is not None:
-            self._check_process(self.sending, awaited=not over or logged is not None)
+        if (sending := self.sending) is not None:
+            code, awaited = sending.poll(), not over or logged is not None
+            if code is None and awaited and (self._over_at is None or self._now() - self._over_at < ENDING_S):
+                return None
+            self.end()
+            if code != 0:  # 0 is no proof: W&B's client ends so where its server refused rows, too
+                self._completed = False
+                how = f"did not end well: {sending.last_line()}" if code else "took too long"
+                self.reason = f"sending it {how}"
+                self._back_off()
             return None
         if log is None or (over and logged is None):
             self.settled = over  # an attempt that left no whole log gave no result either
@@ -186,16 +194,6 @@ class AttemptCopy:
     def _send(self, log: Path, *, live: bool) -> None:
         self.sending = self._client.start("send", self._folder.log("wandb"), log=str(log), live=live)
 
-    def _check_process(self, sending: WandbProcess, *, awaited: bool) -> None:
-        code, over_at = sending.poll(), self._over_at
-        if code is None and awaited and (over_at is None or self._now() - over_at < ENDING_S):
-            return
-        self.end()
-        if code != 0:  # 0 is no proof: W&B's client ends so where its server refused rows, too
-            self._completed = False
-            self.reason = f"sending it did not end well: {sending.last_line()}" if code else "sending it took too long"
-            self._back_off()
-
     def _check_copy(self, log: Path, logged: int | None, *, late: bool) -> CopyState | None:
         self._back_off()
         if logged is None:
@@ -212,17 +210,12 @@ class AttemptCopy:
         if late:
             self.settled = True
             return "failed"
-        self._send_missing(log, shown)
-        return None
-
-    def _send_missing(self, log: Path, shown: int | None) -> None:
-        """Have sent what is not there, unless it may only be late."""
         last, now = shown or 0, self._now()
         synced = log.with_suffix(".wandb.synced").exists()  # as W&B's client notes once it sent a whole log
         if last != self._shown:
             self._shown, self._shown_at = last, now
         if shown is not None and now - self._shown_at < (SHOWN_S if synced or self._completed else CUT_S):
-            return
+            return None  # it may only be late
         if last == 0:
             self._send(log, live=False)
         elif not synced:
@@ -230,6 +223,7 @@ class AttemptCopy:
             self.sending = self._client.start("complete", self._folder.log("wandb"), **given)
             self._completed = True
         self._shown = -1
+        return None
 
     def _back_off(self) -> None:
         self._again_at = self._now() + self._pause_s

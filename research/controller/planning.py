@@ -57,7 +57,6 @@ _VOICES: Final = (EventType.PLANNER_ACTED, EventType.PLANNER_NOTED, EventType.PL
 DrawSecret = Callable[[int], str]
 """Returns so many random bytes in hex."""
 
-_NOT_HAD = (BadTopic, DesignRefused, PlannerFailed)
 _TRIES = 3
 """Questions that a planner may ask for a round before there is none."""
 _MOST_TRIES = 2 * _TRIES
@@ -139,7 +138,7 @@ class Planning:
             else:
                 payload = {"reason": f"round {state.round} {UNLOCKED}: its planner ended it", "said": said}
             self._append(EventType.STUDY_CONCLUDED, payload)
-        except _NOT_HAD as error:
+        except (BadTopic, DesignRefused, PlannerFailed) as error:
             if state.round == 1:
                 raise
             return f"round {state.round} {UNLOCKED}: {error}"

@@ -240,7 +240,6 @@ def _when_stopped(state: StudyState) -> Iterator[steps.Step]:
 
 
 def _has_design(state: StudyState) -> bool:
-    """Return whether a design was locked, in whatever round, or a study explored: there is something to report."""
     return state.design is not None or bool(state.rounds_before) or state.explored is not None
 
 
@@ -376,21 +375,17 @@ def _decision(state: StudyState, design: Design, hypothesis: Hypothesis, verdict
     action, why = rule.then, f"{rule.when}: {hypothesis.id} is {verdict.verdict} at look {verdict.look} of {analyses}"
     if action == "continue" and (verdict.final or verdict.look >= analyses):
         action, why = "settle", f"{why}, which is final"
-    if action == "continue" and (code := _find_altered_evidence(state, design, hypothesis, verdict)) is not None:
-        action, why = "settle", f"{why}, which no more seeds can heal: {code}"
+    if action == "continue" and verdict.verdict == "invalid":
+        accepted, arms = {entry.amendment.target for entry in state.amendments}, tuple(design.contrast_of(hypothesis))
+        seen = _seeds_of_arms(design, design.seeds[: need.count_seeds(design, verdict.look)])
+        runs = (run for arm in arms for run in state.runs_of(arm) if run.spec.seed in seen[arm])
+        codes = (run.invalid[0] for run in runs if run.invalid)
+        spoilt = [code for code in codes if code in EVIDENCE_CODES and code not in accepted]
+        if spoilt:
+            action, why = "settle", f"{why}, which no more seeds can heal: {spoilt[0]}"
     if action == "replicate" and design.replication is None:
         action, why = "settle", f"{why}, and the lock has no replication"
     return steps.Decide(rule.name, action, why, hypothesis.id, verdict.look)
-
-
-def _find_altered_evidence(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> str | None:
-    accepted = {entry.amendment.target for entry in state.amendments}
-    arms = tuple(design.contrast_of(hypothesis))
-    seen = _seeds_of_arms(design, design.seeds[: need.count_seeds(design, verdict.look)])
-    runs = (run for arm in arms for run in state.runs_of(arm) if run.spec.seed in seen[arm])
-    codes = (run.invalid[0] for run in runs if run.invalid)
-    spoilt = (code for code in codes if code in EVIDENCE_CODES and code not in accepted)
-    return next(spoilt, None) if verdict.verdict == "invalid" else None
 
 
 def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, analysis: int) -> bool:
