@@ -42,10 +42,8 @@ LOG_TAIL_BYTES = 256 << 10
 RESULT = "result.json"
 ENVIRONMENTS = "environments"
 """Where a brought environment lies in what is given."""
-RESULT_BYTES = 16 << 20
-_PROXY = f"http://127.0.0.1:{EGRESS_PORT}"
 PROXIED = {
-    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), _PROXY),
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), f"http://127.0.0.1:{EGRESS_PORT}"),
     **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost"),
 }
 
@@ -219,6 +217,6 @@ def container_spec(request: AgentRequest, place: AgentPlacement) -> SandboxSpec:
         name=folder.name, command=("python3", *arguments), directory=folder,
         environment={**place.environment, **(PROXIED if place.allow else {}), "AJET_TOKEN": PLACEHOLDER},
         labels={"client": folder.name}, time_limit_s=request.time_limit_s, limits=place.limits, image=place.image,
-        files=files, results={RESULT: RESULT_BYTES}, tied=True, exchange=folder / "exchange",
+        files=files, results={RESULT: 16 << 20}, tied=True, exchange=folder / "exchange",
         ports=PORTS if place.allow else {SERVER_PORT: PORTS[SERVER_PORT]}, gpus=place.gpus,
     )  # fmt: skip

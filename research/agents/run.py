@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from watchfiles import Change, awatch
+from watchfiles import awatch
 
 from research.agents.launch import AgentPlacement, ProcessAgent, RunningAgent, run_in_container, run_in_process
 from research.agents.request import AgentRequest, RunOptions
@@ -45,7 +45,6 @@ PROGRESS_S = 5.0
 """Seconds between two lines about the job's progress, at least."""
 SILENT_S = 15.0
 """A server that does not answer for its status within so long is reported."""
-OWNED_BY = "ajet client"
 _MOST_LOOKED_AT = 1000
 _FINISHED = frozenset({"ended", "in_step", "consumed", "dropped"})
 _NOT_SERVING = {
@@ -181,7 +180,7 @@ async def play(run: AgentRun, saved: asyncio.Task[str] | None = None) -> AgentRe
     request, place = run.request, run.place
     begin = run_in_process if place.engine is None else run_in_container
     try:
-        async with AsyncSwarmClient(run.server.url, run.server.token, owner=OWNED_BY) as mine:
+        async with AsyncSwarmClient(run.server.url, run.server.token, owner="ajet client") as mine:
             owned = replace(place, environment={**place.environment, OWNER: mine.owner})
             async with begin(request, run.server, owned) as agent:
                 ended = await follow(run, agent, saved)
@@ -304,14 +303,11 @@ def restart_reason(ended: Exit) -> str | None:
 
 async def wait_for_save(folder: Path, code: str) -> str:
     """Return the sha256 of the files in a folder once it is another than `code`, and they are whole."""
-
-    def may_be_code(_: Change, path: str) -> bool:
-        return Path(path).suffix in SUFFIXES or Path(path).is_dir()
-
     for polling in (None, True):  # where the system watches no more files, they are looked at
         changes = awatch(
-            folder, watch_filter=may_be_code, step=SETTLED_MS, rust_timeout=LOOK_MS, yield_on_timeout=True,
-            force_polling=polling, ignore_permission_denied=True,
+            folder, watch_filter=lambda _, path: Path(path).suffix in SUFFIXES or Path(path).is_dir(),
+            step=SETTLED_MS, rust_timeout=LOOK_MS, yield_on_timeout=True, force_polling=polling,
+            ignore_permission_denied=True,
         )  # fmt: skip
         try:
             async for _ in changes:

@@ -19,7 +19,6 @@ _MESSAGES = ("/v1/messages", "/v1/messages/count_tokens")
 MODEL_CALLS = frozenset({"/v1/chat/completions", "/v1/responses", *_MESSAGES, *(f"/v1{path}" for path in _MESSAGES)})
 """Anthropic's also behind a base URL with `/v1`, as the server serves them."""
 READING = frozenset({"/health", "/status", "/streams", "/v1/models"})
-ADVANTAGES = "/advantages"
 _ONE_MODEL = re.compile(r"/v1/models/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _HELD = re.compile(r"/episodes/[A-Za-z0-9_-]{1,128}/(heartbeat|end|abort)")
 STREAM = "default"
@@ -43,7 +42,7 @@ class AccessPolicy:
         """Return why a request is refused, None when it may pass."""
         if request.method == "GET" and (request.path in READING or _ONE_MODEL.fullmatch(request.path)):
             return None
-        if request.path == ADVANTAGES and self._kind == "train":  # numbers for numbers; the server checks them
+        if request.path == "/advantages" and self._kind == "train":  # numbers for numbers; the server checks them
             return None if request.method in ("GET", "POST") else "a route that no client needs"
         if request.method != "POST":
             return "reading more than the status"
@@ -73,7 +72,6 @@ class AccessPolicy:
         return None if request.body.get("weight", WEIGHT) == WEIGHT else "a weight it was not given"
 
     def _check_bundle(self, body: Any) -> str | None:
-        """Judge each request of a bundle as one that comes alone."""
         asked = body.get("requests") if isinstance(body, dict) else None
         if not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
             return "a bundle that is none"

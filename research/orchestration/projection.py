@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -39,7 +39,6 @@ from studies import EventLog, RunState, StudyLog, StudyState
 from studies.checks.conditions import CollectError, read_collected
 from studies.log.entries import AttemptState
 from studies.records.design import Design, Hypothesis
-from studies.records.verdict import Verdict
 from studies.report.build import escape_markdown
 from studies.report.evidence import SUCCESS
 from studies.report.figure_data import Curves, Points, arm_curves
@@ -109,12 +108,16 @@ def build_artifacts(
     if collected := sum(run.collected is not None for run in state.every_run.values()):
         version = (collected, len(state.rounds_before))
         yield StudyArtifact("curves", "markdown", version, lambda: curves.markdown(state), replaces=True)
-    if verdicts := [
-        ({} if state.most_rounds == 1 else {"round": each.round}) | _verdict(verdict)
+    rows = [
+        ({} if state.most_rounds == 1 else {"round": each.round}) | {name: getattr(verdict, name) for name in _COLUMNS}
         for each in state.rounds
         for verdict in (*each.interim, *each.verdicts, *each.replications)
-    ]:
-        judged = json.dumps(verdicts)
+    ]
+    if rows:
+        short = [
+            {name: f"{cell:.4g}" if isinstance(cell, float) else cell for name, cell in row.items()} for row in rows
+        ]
+        judged = json.dumps(short)
         yield StudyArtifact("verdicts", "table", judged, lambda: judged)
     if pages:
         yield StudyArtifact("pages", "markdown", pages, lambda: f"[{pages}]({pages})", replaces=True)
@@ -173,11 +176,6 @@ _COLUMNS: Final = (
     "n_control", "n_treatment", "test", "reason",
 )  # fmt: skip
 """Of the table of verdicts."""
-
-
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    values = {name: getattr(verdict, name) for name in _COLUMNS}
-    return {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in values.items()}
 
 
 MOST_POINTS: Final = 200
@@ -279,9 +277,24 @@ class Projection:
     def update(self, state: StudyState, *, over: bool = False) -> None:
         """Publish what is new; once the study is `over`, no row stays open."""
         if over or state is not self._state or self.flow_run.task_runs.needs_resend:
-            self._put_rows(state, over)
+            rows = {row.key: task_rows.reopen_row(row, self._begun) for row in task_rows.build_rows(state)}
+            if over:
+                why = "its flow run ended; `ajet study resume` goes on with the study"
+                rows = {key: task_rows.close_row(row, state.last_ts, "Cancelled", why) for key, row in rows.items()}
+            for key, row in self._rows.items():
+                if key not in rows:
+                    why = "the study came to need it no more"
+                    rows[key] = task_rows.close_row(row, state.last_ts, "Not needed", why)
+            self.flow_run.task_runs.put(rows.values())
+            self._rows = rows
+            self._write((row.key, line) for row in rows.values() for line in task_rows.state_lines(row))
             for artifact in build_artifacts(state, self._folder, self._curves, self._pages()):
-                self._show(artifact)
+                if self._versions.get(name := artifact.name) != artifact.version:
+                    key = f"{self._begun.id.lower().replace('_', '-')}-{name}"
+                    before = self._shown.get(name) if artifact.replaces else None
+                    description = artifact.description or DESCRIPTIONS[name]
+                    self._shown[name] = self.flow_run.publish(key, artifact.type, artifact.make(), description, before)
+                    self._versions[name] = artifact.version
             lines = {key: line for key, line in progress_lines(state) if key not in self._logged}
             if lines:
                 self.flow_run.log(lines.values())
@@ -290,19 +303,6 @@ class Projection:
         self._write(line for one in attempts for line in self._training_lines(*one))
         self._over |= {(attempt.name, attempt.url) for _, _, attempt in attempts if attempt.status is not None}
         self._state = state
-
-    def _put_rows(self, state: StudyState, over: bool) -> None:
-        rows = {row.key: task_rows.reopen_row(row, self._begun) for row in task_rows.build_rows(state)}
-        if over:
-            why = "its flow run ended; `ajet study resume` goes on with the study"
-            rows = {key: task_rows.close_row(row, state.last_ts, "Cancelled", why) for key, row in rows.items()}
-        for key, row in self._rows.items():
-            if key not in rows:
-                why = "the study came to need it no more"
-                rows[key] = task_rows.close_row(row, state.last_ts, "Not needed", why)
-        self.flow_run.task_runs.put(rows.values())
-        self._rows = rows
-        self._write((row.key, line) for row in rows.values() for line in task_rows.state_lines(row))
 
     def _write(self, lines: Iterable[tuple[str, task_rows.TrainingLine]]) -> None:
         new = {(key, line.key): (key, line) for key, line in lines if (key, line.key) not in self._written}
@@ -318,16 +318,6 @@ class Projection:
         if (progress := read_progress(folder)) is not None:
             lines = [*task_rows.training_lines(attempt, progress), *lines]
         yield from ((task_rows.attempt_key(run, attempt.number, round), line) for line in lines)
-
-    def _show(self, artifact: StudyArtifact) -> None:
-        name = artifact.name
-        if self._versions.get(name) == artifact.version:
-            return
-        key = f"{self._begun.id.lower().replace('_', '-')}-{name}"
-        before = self._shown.get(name) if artifact.replaces else None
-        description = artifact.description or DESCRIPTIONS[name]
-        self._shown[name] = self.flow_run.publish(key, artifact.type, artifact.make(), description, before)
-        self._versions[name] = artifact.version
 
 
 def _attempts_of(state: StudyState) -> Iterator[tuple[int, RunState, AttemptState]]:

@@ -101,10 +101,10 @@ def read_password(folder: Path) -> str:
         return ""
 
 
-def ensure_password(folder: Path, environment: Mapping[str, str] = os.environ) -> str:
+def ensure_password(folder: Path) -> str:
     """Return the password for a folder's server: PREFECT_SERVER_API_AUTH_STRING, else the kept one, else a new one."""
     kept = read_password(folder)
-    password = environment.get(SERVER_AUTH) or kept or f"ajet:{secrets.token_urlsafe(24)}"
+    password = os.environ.get(SERVER_AUTH) or kept or f"ajet:{secrets.token_urlsafe(24)}"
     if password != kept:
         write_bytes(password_file(folder), f"{password}\n".encode(), mode=0o600)
     return password
@@ -194,7 +194,7 @@ def client_settings(folder: Path) -> dict[str, str]:
     }
 
 
-def stop_server(folder: Path, *, grace_s: float = 10.0) -> bool:
+def stop_server(folder: Path) -> bool:
     """Stop the server this installation started, or what a killed one left; return False when nothing was running."""
     known = read_process(folder / "server.json")
     (folder / "server.json").unlink(missing_ok=True)
@@ -202,7 +202,7 @@ def stop_server(folder: Path, *, grace_s: float = 10.0) -> bool:
         return False
     if not is_alive(known):
         return _end_leftovers(known)
-    return end_group(known["pid"], grace_s)  # it leads its own session, hence its own group
+    return end_group(known["pid"], 10.0)  # it leads its own session, hence its own group
 
 
 def _end_leftovers(known: Mapping[str, Any]) -> bool:

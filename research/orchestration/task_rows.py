@@ -156,7 +156,10 @@ def attempt_rows(state: StudyState, run: RunState) -> Iterator[TaskRow]:
         if settled and attempt is run.attempts[-1] and run.invalid is not None:
             row = row.add_state("FAILED", "Invalid", run.settled, _reason(*run.invalid))
         elif settled and attempt is run.attempts[-1]:
-            row = row.add_state("COMPLETED", "Completed", run.settled, _result(run))
+            metric, result = run.spec.metric, describe_result(run)
+            if metric.key != SUCCESS and metric.key in run.measurements:
+                result = f"{metric.name or metric.key} {run.measurements[metric.key].value:.4g}; {result}"
+            row = row.add_state("COMPLETED", "Completed", run.settled, result)
         yield row
         previous = attempt
     most = MOST_ATTEMPTS if state.design is None else state.design.max_attempts
@@ -170,13 +173,6 @@ def attempt_rows(state: StudyState, run: RunState) -> Iterator[TaskRow]:
 
 def _reason(code: str, reason: str) -> str:
     return reason if code in ("", "lost", "stopped") else f"{code}: {reason}"
-
-
-def _result(run: RunState) -> str:
-    metric = run.spec.metric
-    if metric.key == SUCCESS or metric.key not in run.measurements:
-        return describe_result(run)
-    return f"{metric.name or metric.key} {run.measurements[metric.key].value:.4g}; {describe_result(run)}"
 
 
 MOST_STEPS: Final = 20
@@ -224,8 +220,6 @@ def tracking_lines(attempt: AttemptState, folder: AttemptFolder, study: Path) ->
 
 _AT_ONCE: Final = 200
 """Events of one request, and task runs of one answer. Prefect's queue holds 10,000 events and drops what is beyond."""
-_TASK: Final = "ajet"
-"""Key of the task that all of them are runs of."""
 
 
 class TaskRuns:
@@ -264,7 +258,11 @@ class TaskRuns:
         related = [{"prefect.resource.id": f"prefect.flow-run.{self._flow_run}", "prefect.resource.role": "flow-run"}]
         related += [{"prefect.resource.id": f"prefect.tag.{tag}", "prefect.resource.role": "tag"} for tag in row.tags]
         for place, state in enumerate(row.states, start=1):
-            at, shown = state.at.isoformat(), _state(state)
+            at = state.at.isoformat()
+            details = {"scheduled_time": at} if state.kind == "SCHEDULED" else {}
+            shown = {
+                "type": state.kind, "name": state.name, "message": state.message or None, "state_details": details,
+            }  # fmt: skip
             identity = str(uuid5(task_run, f"{state.kind}/{state.name}/{at}"))
             if identity not in self._told:
                 yield {
@@ -292,7 +290,7 @@ def _task_run(row: TaskRow, states: Sequence[RowState]) -> dict[str, Any]:
     # The bar of one that never began would reach from when it was expected to its end.
     expected = end if end is not None and start is None else states[0].at
     about: dict[str, Any] = {
-        "name": row.name, "task_key": _TASK, "dynamic_key": row.key, "tags": list(row.tags),
+        "name": row.name, "task_key": "ajet", "dynamic_key": row.key, "tags": list(row.tags),
         "expected_start_time": expected.isoformat(),
         "end_time": None if end is None else end.isoformat(),  # a row that was ended may go on
     }  # fmt: skip
@@ -300,8 +298,3 @@ def _task_run(row: TaskRow, states: Sequence[RowState]) -> dict[str, Any]:
         took = ((end or states[-1].at) - start).total_seconds()
         about |= {"run_count": 1, "start_time": start.isoformat(), "total_run_time": took}
     return about
-
-
-def _state(state: RowState) -> dict[str, Any]:
-    scheduled = {"scheduled_time": state.at.isoformat()} if state.kind == "SCHEDULED" else {}
-    return {"type": state.kind, "name": state.name, "message": state.message or None, "state_details": scheduled}

@@ -43,7 +43,6 @@ UNDIRECTED = 0.5
 """Probability given to a claim that the topic itself leaves open."""
 _A_LITTLE = 0.01
 """How far an interval reaches into the direction of a claim that its prior thinks little of."""
-_UNKNOWN = Prior(-0.15, 0.15, 0.2, 0.2, "No prior knowledge of this field.")
 _PRIORS = {
     "steps": Prior(0.0, 0.25, 0.7, 0.02, "More updates on more episodes move the policy further before it levels off."),
     "episodes_per_step": Prior(0.0, 0.15, 0.45, 0.05, "More episodes in a batch give a less noisy gradient."),
@@ -98,7 +97,7 @@ def predict_best(fields: Sequence[str]) -> tuple[float, float, float]:
 
 
 def find_prior(field: str) -> Prior:
-    return _PRIORS.get(field, _UNKNOWN)
+    return _PRIORS.get(field, Prior(-0.15, 0.15, 0.2, 0.2, "No prior knowledge of this field."))
 
 
 def predict(field: str, *, rises: bool, claim: Claim | None) -> tuple[float, float, float]:

@@ -54,8 +54,6 @@ MOST_ANSWERED: Final = 24_000
 MOST_OF_ONE: Final = 8_000
 """Characters of one answer."""
 _NO_MORE: Final = "no look is left in this turn; act now, with one JSON object that fits the schema"
-
-_REFUSALS: Final = (400, 422)
 _CHARACTERS: Final = 4
 """Of a request for each token, about: it is counted once it is answered."""
 _PRICE: Final = r"^\d+(\.\d+)?,\d+(\.\d+)?$"
@@ -358,7 +356,7 @@ class ActionConversation:
                 self._sizes = len(json.dumps(request)), len(body)
                 return body
             except EndpointError as error:
-                if error.status in _REFUSALS and len(self._ways) > 1:
+                if error.status in (400, 422) and len(self._ways) > 1:
                     self._ways.pop(0)
                     continue
                 failed = self._line.make_error(error)

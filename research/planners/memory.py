@@ -22,7 +22,6 @@ from studies.log.study import PAPERS
 from studies.records.base import JsonValue, canonical
 from studies.records.statements import metric_name
 
-_ANSWERS: Final = ("supported", "refuted", "equivalent")
 _MOST_FILES: Final = 200
 _MOST_BYTES: Final = 4 << 20
 _SUFFIXES: Final = (".txt", ".md")
@@ -49,7 +48,7 @@ def find_answered(context: PlannerContext, action: Action) -> KnownFinding | Non
     alike = (
         known for known in context.known
         if (known.variable, *sorted(map(_normalize, (known.control, known.treatment)))) in asked
-        and known.verdict in _ANSWERS and known.conditions.metric_name == metric
+        and known.verdict in ("supported", "refuted", "equivalent") and known.conditions.metric_name == metric
         and (not places or known.conditions.environment in places)
     )  # fmt: skip
     return next(alike, None)

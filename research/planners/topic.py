@@ -30,7 +30,6 @@ from studies.records.design import CONFIGURATION
 from swarm.environments.base import Environment
 
 LONGEST_TOPIC = 2000
-ALGORITHM = "algorithm"
 _SHOWN = 80
 _EDGES = re.compile(r"^[^\w<>~]+|[^\w<>~%]+$")
 """What is not shown of words that were not understood; `<>~` are words."""
@@ -356,7 +355,7 @@ class _Parser:
     def _read_held(self, others: Sequence[_Mention], varied: Collection[str]) -> dict[str, Scalar]:
         held: dict[str, Scalar] = {}
         for mention in others:
-            facts, condition = self._facts[mention.field], mention.held or mention.field == ALGORITHM
+            facts, condition = self._facts[mention.field], mention.held or mention.field == "algorithm"
             without = mention.sense == "off"
             switched = not mention.values and mention.sense in (None, "on", "off") and not facts.ladder[0]
             valued = len(mention.values) == 1 and mention.sense is None

@@ -86,8 +86,6 @@ WAYS: Mapping[str, tuple[ResumeRule, str]] = {code: (way, why) for way, why, cod
 
 LETS_GO_S = 10.0
 """For a killed server to be gone: a kernel takes a moment to clear a large one away."""
-FolderOf = Callable[[int], AttemptFolder]
-"""Returns the folder of a run's attempt by its number."""
 
 
 class ResumePlan(NamedTuple):
@@ -104,9 +102,9 @@ class ResumePlan(NamedTuple):
     """Why so, where there was an earlier attempt, in a sentence without its full stop."""
 
 
-def plan_resume(run: RunState, folder_of: FolderOf) -> ResumePlan:
-    """Return how the next attempt at a run begins; all its earlier ones are over and their processes ended. A server
-    elsewhere has the training itself: the folder says that an attempt began one there."""
+def plan_resume(run: RunState, folder_of: Callable[[int], AttemptFolder]) -> ResumePlan:
+    """Return how the next attempt at a run begins, by the folders of earlier ones, which are over and their processes
+    ended. A server elsewhere has the training itself: the folder says that an attempt began one there."""
     if not run.attempts:
         return ResumePlan()
     last = run.attempts[-1]

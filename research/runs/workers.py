@@ -232,8 +232,6 @@ MOST_PLAYS: Final = 128
 EVALUATION: Final = "evaluation.json"
 ENVIRONMENTS: Final = "environments"
 """Where a brought environment lies in a worker's folder, or a container's input."""
-EVALUATION_BYTES = 4 << 20
-ALL_EVALUATIONS_BYTES = 16 << 20
 SERVER = f"http://127.0.0.1:{SERVER_PORT}"
 DOOR = f"http://127.0.0.1:{next(iter(PLAYS))}"
 POLL_S = 0.2
@@ -391,7 +389,7 @@ def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder:
     if player_of(spec, role):
         ports |= PLAYS
         arguments += ["--door", DOOR]
-    most = ALL_EVALUATIONS_BYTES if role == "evaluator-during" else EVALUATION_BYTES
+    most = 16 << 20 if role == "evaluator-during" else 4 << 20  # bytes: of all evaluations, or of one
     play = play_arguments(spec, role, server=SERVER, out=f"/workspace/results/{EVALUATION}")
     trusted = role != "client" or not spec.run.runs_python
     return SandboxSpec(
