@@ -148,8 +148,25 @@ class StudyController:
     def tick(self) -> TickResult:
         """Do all that can be done now. The study can be resumed after any error. Raises BadTopic, DesignRefused and
         PlannerFailed while planning, StoreError, LogCorrupt, OSError, SandboxError."""
-        while not self._take_steps():
-            pass
+        while True:
+            self._check()
+            try:
+                with self._charge_time():
+                    self._watch(self.state())
+                    self._record_copies()
+                    while (step := self._find_next_step(state := self.state())) is not None and self._may_begin(
+                        state, step
+                    ):
+                        self._run_step(state, step)
+                        if self.state().head_hash == state.head_hash:
+                            raise RuntimeError(f"a step of a study leaves an event; this one left none: {step}")
+                    self._slots.yield_slot()
+                    at_work = state.stopped_reason is None and state.concluded_reason is None
+                    if at_work and self._budget_clock.pending_seconds() >= BEAT_S:  # nothing was appended for a while
+                        self._append(EventType.STUDY_WORKED)
+                break
+            except HeadMoved:  # somebody else appended in between
+                continue
         state = self.state()
         return TickResult(state, is_done(state))
 
@@ -161,27 +178,6 @@ class StudyController:
         """Append that the study is stopped, unless it is; its attempts are ended by the next tick."""
         self._check()
         self._record.change(lambda state: build_stop_event(state, reason), actor=actor)
-
-    def _take_steps(self) -> bool:
-        """Watch running attempts and take step after step; return False if somebody else appended in between."""
-        self._check()
-        try:
-            with self._charge_time():
-                self._watch(self.state())
-                self._record_copies()
-                while (step := self._find_next_step(state := self.state())) is not None and self._may_begin(
-                    state, step
-                ):
-                    self._run_step(state, step)
-                    if self.state().head_hash == state.head_hash:
-                        raise RuntimeError(f"a step of a study leaves an event; this one left none: {step}")
-                self._slots.yield_slot()
-                at_work = state.stopped_reason is None and state.concluded_reason is None
-                if at_work and self._budget_clock.pending_seconds() >= BEAT_S:  # nothing was appended for a while
-                    self._append(EventType.STUDY_WORKED)
-        except HeadMoved:
-            return False
-        return True
 
     @contextmanager
     def _charge_time(self) -> Iterator[None]:

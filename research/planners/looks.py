@@ -26,7 +26,7 @@ from research.planners.tools import Answer, Named, StudyTools, ToolError, ToolRe
 from research.text import did_you_mean
 from studies import RunState, StudyState
 from studies.records.statements import model_name
-from swarm.environments.base import Environment, Message, PlainEnvironment, Task, Tool, said
+from swarm.environments.base import Environment, Message, PlainEnvironment, Tool, said
 from swarm.environments.custom import CustomEnvironment
 from swarm.environments.play import MOST_RECORDED, format_message
 from swarm.environments.registry import environments
@@ -87,26 +87,21 @@ def describe_environment(environment: Environment) -> Answer:
     }  # fmt: skip
     imitates = isinstance(environment, PlainEnvironment) and environment.has("imitate")
     if isinstance(environment, PlainEnvironment):
-        messages, tools = list(environment.game(task).opening()), environment.game(task).tools
-        shown |= {"opening": _quote(messages), "tools": _list_tools(tools)}
+        game = environment.game(task)
+        messages = list(game.opening())
+        shown |= {"opening": _quote(messages), "tools": _list_tools(game.tools)}
         if environment.has("oracle"):
-            shown["play_of_the_oracle"] = _quote(_play_oracle(environment, task))
+            while len(messages) < _MOST_TURNS:
+                answer = environment.oracle(task, messages)
+                messages.append(said(answer) if isinstance(answer, str) else dict(answer))
+                if not (following := game.answer(messages[-1])):
+                    break
+                messages += following
+            shown["play_of_the_oracle"] = _quote(messages)
     if imitates or (isinstance(environment, CustomEnvironment) and environment.manifest.demonstrations):
         demonstration = environment.demonstrate(task, random.Random(0))
         shown |= {"demonstration": _quote(demonstration.messages), "tools": _list_tools(demonstration.tools)}
     return shown
-
-
-def _play_oracle(environment: PlainEnvironment, task: Task) -> list[Message]:
-    game = environment.game(task)
-    messages = list(game.opening())
-    while len(messages) < _MOST_TURNS:
-        answer = environment.oracle(task, messages)
-        messages.append(said(answer) if isinstance(answer, str) else dict(answer))
-        if not (following := game.answer(messages[-1])):
-            break
-        messages += following
-    return messages
 
 
 def _quote(messages: Sequence[Message]) -> list[Answer]:

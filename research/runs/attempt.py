@@ -132,7 +132,14 @@ class Attempt:
                     await asyncio.to_thread(require_unchanged, model, Path(self._spec.models))
                 except InvalidRequest as error:
                     raise AttemptFailed(MODEL_CHANGED, error.message) from error
-            engine = await self._connect_engine()
+            engine: ContainerEngine | None = None
+            if self._spec.sandbox.kind == "docker":
+                try:
+                    engine = await asyncio.to_thread(connect, os.environ)
+                except SandboxError as error:
+                    raise AttemptFailed(ENGINE_GONE, one_line(error)) from error
+            elif self._spec.run.runs_python:
+                require_isolation(self._spec.sandbox, f"the code of {self._spec.run.arm}")
             if self._spec.server:
                 self._remote = server = RemoteServer(self._folder, self._spec)
                 url, tokens = server.url, {"admin": server.token, "client": await server.client_key()}
@@ -156,17 +163,6 @@ class Attempt:
             except AttemptFailed as failure:
                 raise CollectError("tracking_unreadable", failure.reason) from failure
         return read_tracking(directory, run_id)
-
-    async def _connect_engine(self) -> ContainerEngine | None:
-        spec = self._spec
-        if spec.sandbox.kind == "docker":
-            try:
-                return await asyncio.to_thread(connect, os.environ)
-            except SandboxError as error:
-                raise AttemptFailed(ENGINE_GONE, one_line(error)) from error
-        if spec.run.runs_python:
-            require_isolation(spec.sandbox, f"the code of {spec.run.arm}")
-        return None
 
     def _workers(self, engine: ContainerEngine | None, processes: ProcessGroup, url: str, token: str) -> Workers:
         if engine is None:

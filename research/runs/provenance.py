@@ -88,7 +88,13 @@ async def replay(
     evaluated = [entry for entry in listed if entry.kind == "eval" and entry.calls]
     trained = [entry for entry in listed if entry.kind == "train" and entry.step is not None]
     if rewritten:
-        records, leak = await _fetch_sample(client, trained, rng), _hidden_openings(environment)
+        records = await _fetch_sample(client, trained, rng)
+        openings, known = (
+            {str(each["content"]) for task in environment.tasks(split) for each in environment.game(task).opening()}  # type: ignore[union-attr]
+            for split in ("hidden", "train")
+        )
+        marks = "|".join(map(re.escape, sorted(openings - known))) or "(?!)"
+        leak = re.compile(rf"(?<![\w+*/.,-])(?:{marks})(?![\w+*/.,-])")
         told = {record.id: "".join(text for call in record.record for text in call.context.texts) for record in records}
         found = {id: "it shows the policy a hidden task" for id, text in told.items() if leak.search(text)}
         return ReplayAudit(len(records), found)
@@ -111,15 +117,6 @@ async def replay(
         elif not shown <= frames:
             foreign[record.id] = "it shows the policy more than its game says"
     return ReplayAudit(len(records), foreign)
-
-
-def _hidden_openings(environment: Environment) -> re.Pattern[str]:
-    """Return what finds a message that a game of a hidden task begins with, and no game of a task for training does."""
-    hidden, known = (
-        {str(each["content"]) for task in environment.tasks(split) for each in environment.game(task).opening()}  # type: ignore[union-attr]
-        for split in ("hidden", "train")
-    )
-    return re.compile(rf"(?<![\w+*/.,-])(?:{'|'.join(map(re.escape, sorted(hidden - known))) or '(?!)'})(?![\w+*/.,-])")
 
 
 async def _fetch_sample(

@@ -274,7 +274,13 @@ class ContainerWorkers:
         access = AccessPolicy("train", ids) if role == "client" else AccessPolicy("eval", ids, EVALUATION_STREAM)
         plays = player = None
         if player_of(self._spec, role):
-            door, player = await self._start_player(role)
+            # Its end, however it comes, fails its plays and nothing else: a run whose arm could end it where it plays
+            # badly would be chosen by its result.
+            door = await self._gateways.enter_async_context(Door())
+            upstream = Upstream(self._url, secrets.token_urlsafe(), model_calls_alone)  # no key that the server knows
+            await self._open_gateway(f"{role}-player", upstream, Upstream(door.url, door.player_key, lambda _: None))
+            player = await self._thread.do(self._sandbox.run, player_spec(self._spec, role, self._folder))
+            self._watches.append(asyncio.create_task(self._watch_player(player, door)))
             plays = Upstream(door.url, door.evaluator_key, lambda _: None)
         gateway = await self._open_gateway(role, Upstream(self._url, self._token, access), plays)
         handle = await self._thread.do(self._sandbox.run, container_spec(self._spec, role, tasks, self._folder))
@@ -290,17 +296,6 @@ class ContainerWorkers:
         except (SandboxError, OSError) as error:
             raise AttemptFailed("container_refused", one_line(error)) from error
         return gateway
-
-    async def _start_player(self, role: Role) -> tuple[Door, ContainerHandle]:
-        """Start the player of an evaluator. Its end, however it comes, fails its plays and nothing else: a run whose
-        arm could end it where it plays badly would be chosen by its result."""
-        door = await self._gateways.enter_async_context(Door())
-        upstream = Upstream(self._url, secrets.token_urlsafe(), model_calls_alone)  # no key that the server knows
-        plays = Upstream(door.url, door.player_key, lambda _: None)
-        await self._open_gateway(f"{role}-player", upstream, plays)
-        handle = await self._thread.do(self._sandbox.run, player_spec(self._spec, role, self._folder))
-        self._watches.append(asyncio.create_task(self._watch_player(handle, door)))
-        return door, handle
 
     async def _watch_player(self, handle: ContainerHandle, door: Door) -> None:
         ended = None
