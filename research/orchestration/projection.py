@@ -38,7 +38,7 @@ from research.text import format_seconds
 from studies import EventLog, RunState, StudyLog, StudyState
 from studies.checks.conditions import CollectError, read_collected
 from studies.log.entries import AttemptState
-from studies.records.design import Design, Hypothesis
+from studies.records.design import Design
 from studies.report.build import escape_markdown
 from studies.report.evidence import SUCCESS
 from studies.report.figure_data import Curves, Points, arm_curves
@@ -133,13 +133,22 @@ def _plan(state: StudyState) -> str:
         came = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in each.verdicts) or "not judged"
         tested, lock = " ".join(tested_question(each).tested), (each.design_hash or "")[:16]
         before.append(f"Round {each.round}: {tested} {came}; locked as {lock}.")
+    claims = []
+    for claim in state.hypotheses:
+        predicted = claim.prediction
+        veto = f" Vetoed: {state.vetoed[claim.id].reason}." if claim.id in state.vetoed else ""
+        why = f" Because: “{mark(claim.mechanism, state.rounds_before)}”." if claim.mechanism else ""
+        claims.append(
+            f"{claim.id}: {claim.statement}{why} Predicted: a difference of {predicted.low:g} to {predicted.high:g} "
+            f"({predicted.level:.0%}), true with probability {predicted.probability:g}.{veto}"
+        )
     now = "" if state.most_rounds == 1 else f" in round {state.round} of at most {state.most_rounds}"
     now += f', asked as: "{why_asked(state)}"' if state.why_asked else ""
     sections = {
         "Rounds before": before,
         f"Put to the test{now}": question.tested,
         "Not tested": question.not_tested,
-        "Hypotheses": [_hypothesis(claim, state) for claim in state.hypotheses],
+        "Hypotheses": claims,
         "Design": () if state.design is None else _design(state.design, state.design_hash),
         "Amended": [f"{each.amendment.reason} ({each.actor})" for each in state.amendments],
     }
@@ -148,16 +157,6 @@ def _plan(state: StudyState) -> str:
         if sentences:
             lines += [f"## {escape_markdown(title)}", "", *(f"- {escape_markdown(said)}" for said in sentences), ""]
     return "\n".join(lines)
-
-
-def _hypothesis(claim: Hypothesis, state: StudyState) -> str:
-    predicted = claim.prediction
-    veto = f" Vetoed: {state.vetoed[claim.id].reason}." if claim.id in state.vetoed else ""
-    why = f" Because: “{mark(claim.mechanism, state.rounds_before)}”." if claim.mechanism else ""
-    return (
-        f"{claim.id}: {claim.statement}{why} Predicted: a difference of {predicted.low:g} to {predicted.high:g} "
-        f"({predicted.level:.0%}), true with probability {predicted.probability:g}.{veto}"
-    )
 
 
 def _design(design: Design, design_hash: str | None) -> Iterator[str]:

@@ -146,10 +146,10 @@ class ActionConversation:
 
     def __init__(
         self, lines: Sequence[RetryingEndpoint], context: PlannerContext, check: Check, options: PlannerOptions,
-        total: dict[str, float], *, tries: int,
+        total: dict[str, float],
     ) -> None:  # fmt: skip
         """`total` is what the study took until now (`prompt`, `completion`); it is counted on."""
-        self._lines, self._context, self._check, self._tries = list(lines), context, check, tries
+        self._lines, self._context, self._check = list(lines), context, check
         self._options, self._total, self._spent = options, total, dict[str, dict[str, float]]()
         self._sizes = 0, 0
         """Characters of the last request and its reply."""
@@ -182,7 +182,7 @@ class ActionConversation:
     def run(self) -> PlannerTurn:
         """Return the turn of the first answer that is taken; raise PlannerFailed, with what was spent on it."""
         try:
-            for number in range(1, self._tries + 1):
+            for number in range(1, TRIES + 1):
                 try:
                     action = self._next_action()
                 except UnusableAnswer as error:
@@ -449,6 +449,6 @@ class LlmPlanner:
         if self._total is None:  # it goes on from what the study took in another process
             self._total = {"prompt": 0.0, "completion": 0.0, **context.tokens_spent}
         try:
-            return ActionConversation(lines, context, check, self._options, self._total, tries=TRIES).run()
+            return ActionConversation(lines, context, check, self._options, self._total).run()
         finally:
             self._reached = lines[0].reached

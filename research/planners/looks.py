@@ -192,18 +192,6 @@ def _round(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _average(curves: Iterable[Sequence[tuple[int, float]]]) -> list[list[float | None]]:
-    """Return [step, mean, sd, runs] at evenly spread steps; no sd of one run."""
-    values: dict[int, list[float]] = {}
-    for step, value in (point for curve in curves for point in curve):
-        values.setdefault(step, []).append(value)
-    steps = sorted(values)
-    if len(steps) > look.POINTS:
-        steps = [steps[round(index * (len(steps) - 1) / (look.POINTS - 1))] for index in range(look.POINTS)]
-    rows = [(step, values[step]) for step in steps]
-    return [[at, _round(fmean(own)), _round(stdev(own)) if len(own) > 1 else None, len(own)] for at, own in rows]
-
-
 def read_curve(tools: StudyTools, run: RunState, metric: str) -> list[tuple[int, float]]:
     """Return a metric of a run by step: one that was logged, or of `CurvesRequest`; raise ToolError."""
     if metric in ("success", solved := look.success_key(run)):
@@ -233,7 +221,17 @@ class CurvesRequest(_ArmsRequest):
     constant_groups for the share of groups whose rewards are all equal, which teach nothing."""
 
     def describe(self, tools: StudyTools, runs: Sequence[RunState]) -> Answer:
-        return {name: _average(read_curve(tools, run, name) for run in runs) for name in self.metrics}
+        shown: Answer = {}
+        for name in self.metrics:
+            values: dict[int, list[float]] = {}
+            for step, value in (point for run in runs for point in read_curve(tools, run, name)):
+                values.setdefault(step, []).append(value)
+            steps = sorted(values)
+            if len(steps) > look.POINTS:
+                steps = [steps[round(index * (len(steps) - 1) / (look.POINTS - 1))] for index in range(look.POINTS)]
+            rows = [(step, values[step]) for step in steps]
+            shown[name] = [[at, _round(fmean(v)), _round(stdev(v)) if len(v) > 1 else None, len(v)] for at, v in rows]
+        return shown
 
 
 class TasksRequest(_ArmsRequest):
