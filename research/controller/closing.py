@@ -85,9 +85,8 @@ class Closing:
         if turn is None or not isinstance(turn.action, GoOn | Settle):
             return decisions
         does = "goes on" if isinstance(turn.action, GoOn) else "gives it up"
-        words = f"; its planner {does}" + (
-            "" if turn.said is None else f", in the words of {quote_held(turn.said, state.rounds)}"
-        )
+        said = "" if turn.said is None else f", in the words of {quote_held(turn.said, state.rounds)}"
+        words = f"; its planner {does}{said}"
         return tuple(
             replace(decision, rule=LOOK_RULE, action=turn.action.action, reason=f"{decision.reason}{words}")
             for decision in decisions

@@ -122,14 +122,10 @@ class StatisticalRequirements:
         )  # fmt: skip
 
     def settings(self) -> dict[str, Any]:
-        effect = {} if self.effect is None else {"effect": self.effect}
+        usual = {"effect": None, "rounds": 1, "power_named": False, "repairs": DEFAULT_REPAIRS, "extend_to": None}
+        named = {name: value for name in usual if (value := getattr(self, name)) != usual[name]}
         asked = {} if self.metric is None else self.metric.settings()
-        rounds = {} if self.rounds == 1 else {"rounds": self.rounds}
-        named: dict[str, Any] = {"power_named": True} if self.power_named else {}
-        named |= {} if self.repairs == DEFAULT_REPAIRS else {"repairs": self.repairs}
-        held = {"power": self.power, "looks": self.analyses, "episodes": self.episodes}
-        longer = {} if self.extend_to is None else {"extend_to": self.extend_to}
-        return {**effect, **held, **asked, **rounds, **named, **longer}
+        return {"power": self.power, "looks": self.analyses, "episodes": self.episodes, **asked, **named}
 
     def min_effect(self, metric: Metric) -> float:
         """Return a study's smallest effect of interest; raise DesignRefused for one beyond the metric's range."""

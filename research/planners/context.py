@@ -339,18 +339,18 @@ class PlannerTurn:
     """What it said beside the action."""
 
     def payload(self) -> dict[str, Any]:
-        node = self.action.node if isinstance(self.action, Propose | Replicate) else ""
+        more = {
+            "models": list(self.models), "choices": list(self.choices), "tried": list(self.tried),
+            "spent": {name: dict(each) for name, each in self.spent.items()},
+            "looks": [look.payload() for look in self.tool_results],
+            "node": self.action.node if isinstance(self.action, Propose | Replicate) else "",
+        }  # fmt: skip
         return {
             "action": self.action.action, "tries": self.tries,
             "tokens": {"prompt": self.prompt_tokens, "completion": self.completion_tokens},
             "rejected": list(self.rejected), "note": self.note, "not_tested": list(self.not_tested),
             **({} if self.left is None else {"left": list(self.left)}),
-            **({"models": list(self.models)} if self.models else {}),
-            **({"choices": list(self.choices)} if self.choices else {}),
-            **({"tried": list(self.tried)} if self.tried else {}),
-            **({"spent": {name: dict(each) for name, each in self.spent.items()}} if self.spent else {}),
-            **({"looks": [look.payload() for look in self.tool_results]} if self.tool_results else {}),
-            **({"node": node} if node else {}),
+            **{name: value for name, value in more.items() if value},
         }  # fmt: skip
 
 
