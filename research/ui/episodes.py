@@ -1,6 +1,6 @@
 """Episodes of runs and of swarm servers: asked of a server that runs, else read from what it left.
 
-For an attempt that ended a process is started that only reads (`swarm.server.reading`) and answers over its pipes, two
+For an attempt that ended a process is started that only reads (`swarm.server --read`) and answers over its pipes, two
 at a time at most. It ends where nobody asked it for a while, and with this process.
 """
 

@@ -3,8 +3,11 @@
 Promises that DIR/server.json appears once the address is bound, with tokens.json (owner only) before it; that
 SIGTERM and SIGINT end with the tracker finished and exit code 0, or 1 and one line where it could not be; that wrong
 arguments, and a store that is not this directory's, are one line and code 2; that a server which ended or was
-killed while its engine was on boots it again and goes on with its training, unless it is started `--idle`; that
-`--read DIR` writes nothing there, and shows what its server wrote before it ended.
+killed while its engine was on boots it again and goes on with its training, unless it is started `--idle`.
+
+`--read DIR` answers a line of JSON to each question, out of the store of a server that ended, and writes nothing there:
+the store is opened where it lies, immutable, so that a read-only disk will do. One whose server was killed, or that an
+earlier version wrote, would have to be written first: a copy of it is read.
 """
 
 import argparse
@@ -13,26 +16,41 @@ import errno
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from select import select
+from tempfile import TemporaryDirectory
+from typing import Final, TextIO
+from urllib.parse import quote
 
 import uvicorn
 from filelock import FileLock, Timeout
+from pydantic_core import to_json
+from sqlalchemy.exc import SQLAlchemyError
 
+from swarm.client.transport import is_running
 from swarm.environments.registry import add_folder
 from swarm.errors import InvalidRequest, ServerFailed, SwarmError
+from swarm.job import TinyModel
+from swarm.models import model_place, tiny_folder
 from swarm.plugins import seconds
+from swarm.rendering.messages import BackendError, Renderer
 from swarm.rollout.keys import Keys, ServerDirectory, write_private
 from swarm.server.connections import LimitedHttp, raise_file_limit
-from swarm.server.reading import answer_lines
 from swarm.server.routes import make_app
 from swarm.server.service import SwarmServer, default_store
-from swarm.store.database import check_store
+from swarm.server.watching import with_texts
+from swarm.store.archive import Archive
+from swarm.store.database import check_store, connect, migrate
 from swarm.training.loop import collect_new, collect_rarely
-from swarm.wire import ServerState
+from swarm.wire import EpisodeRecord, ServerState
 
 SHORTEST_TOKEN = 32
 STORE = "AJET_SWARM_STORE"
@@ -40,6 +58,8 @@ STORE = "AJET_SWARM_STORE"
 LOOKED_AT_S = 0.2
 """Clients take a directory's lock for a moment, to see whether a server lives (`swarm.client.transport`)."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+IDLE_S: Final = 300.0
+"""After which a reader that nobody asks anything ends."""
 
 
 class _Uvicorn(uvicorn.Server):
@@ -226,6 +246,79 @@ def _read_token(path: Path | None) -> str | None:
     if len(token) < SHORTEST_TOKEN:
         raise InvalidRequest(f"--token-file {path}: expected a token of at least {SHORTEST_TOKEN} characters")
     return token
+
+
+@contextmanager
+def readable_store(folder: Path) -> Iterator[str]:
+    """Yield the URL of what can be read in a server's folder; InvalidRequest where none can, or a server runs there."""
+    file = folder / "store.sqlite3"
+    if not file.is_file():
+        raise InvalidRequest(f"expected the folder of a swarm server, found no {file.name} in {folder}")
+    if is_running(folder):
+        raise InvalidRequest(f"expected a folder whose server ended; one runs in {folder}: ask it")
+    beside = file.with_name(f"{file.name}-wal")
+    in_place = f"sqlite:///file:{quote(str(file.absolute()))}?immutable=1&mode=ro&uri=true"
+    try:
+        with connect(in_place).connect() as connection:
+            migrate(connection)
+        whole = not (beside.exists() and beside.stat().st_size)
+    except SQLAlchemyError:  # of an earlier version, or no database: read, it says which
+        whole = False
+    if whole:
+        yield in_place
+        return
+    with TemporaryDirectory(prefix="ajet-read-") as scratch:
+        for path in (file, *([beside] if beside.exists() else [])):
+            shutil.copyfile(path, Path(scratch, path.name))
+        yield default_store(Path(scratch))
+
+
+def answer_lines(folder: Path, models: Path, asked: TextIO, told: TextIO) -> None:
+    """Answer `{"limit": N}` with `episodes`, `{"episode": ID}` with its `record` and the `reason` why its ids have no
+    texts, or with an `error`, until there is no more to read or nobody asks for a while."""
+    with readable_store(folder) as store, redirect_stdout(sys.stderr), ThreadPoolExecutor(1) as thread:
+        archive = Archive(store, None)
+        loading = thread.submit(load_tokenizer, archive, models)  # which takes seconds, before somebody waits for it
+        while select([asked], [], [], IDLE_S)[0] and (line := asked.readline()):
+            question = json.loads(line)
+            try:
+                if "limit" in question:
+                    found: object = asyncio.run(archive.episodes(question["limit"]))
+                else:
+                    found = _with_texts(asyncio.run(archive.episode(question["episode"])), loading)
+            except (SwarmError, ValueError) as error:
+                found = {"error": str(error)}
+            print(to_json(found).decode(), file=told, flush=True)
+
+
+def _with_texts(record: EpisodeRecord | None, loading: Future[Renderer | None]) -> Mapping[str, object]:
+    try:
+        renderer = loading.result()
+    except (BackendError, ImportError, SwarmError) as error:
+        return {"record": record, "reason": " ".join(f"ids without texts: {error}".split())}
+    return {"record": record if record is None or renderer is None else with_texts(record, renderer), "reason": ""}
+
+
+def load_tokenizer(archive: Archive, models: Path) -> Renderer | None:
+    """Return what the ids of the newest training are read with; None where there was none."""
+    if (newest := asyncio.run(archive.summarize(0))) is None:
+        return None
+    job = newest.job
+    if job.backend == "fake":
+        from swarm.backends.fake import FakeRenderer
+
+        return FakeRenderer()
+    from swarm.rendering.renderer import load_renderer
+
+    if job.start_from is not None:
+        folder = model_place(job.start_from, models)
+    elif isinstance(job.model, TinyModel):
+        folder = tiny_folder(job.model, job.environment, models)
+    else:
+        folder = model_place(job.model.path, models)
+    if not folder.is_dir():
+        raise BackendError(f"the folder of the job's model, {folder}, is gone")
+    return load_renderer(folder)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from typing import Final, cast
 from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from swarm import wire
@@ -38,16 +38,8 @@ from swarm.errors import InvalidKey, InvalidRequest, NotFound, ServerFailed, Swa
 from swarm.job import LONGEST_AGENT
 from swarm.rendering.messages import BackendError
 from swarm.rollout.keys import Claims, Role, Use
+from swarm.server import http
 from swarm.server.connections import peer_of
-from swarm.server.http import (
-    authorize,
-    cancel_on_disconnect,
-    error_response,
-    header,
-    on_any_error,
-    read_call_body,
-    send_json,
-)
 from swarm.server.service import SwarmServer
 from swarm.training.loop import Training
 
@@ -60,14 +52,14 @@ class CountEndpoint:
         self.tell = MESSAGES.error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        claims = authorize(scope, uses=("model",))
-        body = await read_call_body(scope, receive, self._server.training.job.max_context)
+        claims = http.authorize(scope, uses=("model",))
+        body = await http.read_call_body(scope, receive, self._server.training.job.max_context)
         training = self._server.training
         playing = partial(training.rollout.renew_episode, claims)
         episode = playing()
         request = parse_count(body, training.backend.model_name)
         _, prompt = await training.serving.prompts.build(episode, playing, request.messages, visible_tools(request))
-        await send_json(scope, to_json({"input_tokens": len(prompt.prompt_ids)}))
+        await http.send_json(scope, to_json({"input_tokens": len(prompt.prompt_ids)}))
 
 
 _RETRY = b"x-stainless-retry-count"
@@ -92,7 +84,7 @@ class ModelEndpoint:
         self._retries = RetryCache(lambda: asyncio.get_running_loop().time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        claims = authorize(scope, uses=("model",))
+        claims = http.authorize(scope, uses=("model",))
         try:
             await self._answer(claims, scope, receive, send)
         except (InvalidRequest, NotFound) as error:
@@ -100,20 +92,20 @@ class ModelEndpoint:
             raise
 
     async def _answer(self, claims: Claims, scope: Scope, receive: Receive, send: Send) -> None:
-        retry = header(scope, _RETRY)
+        retry = http.header(scope, _RETRY)
         sent_before = int(retry) if retry is not None and retry.isdecimal() and len(retry) < 5 else None
-        train = header(scope, _TRAIN)
+        train = http.header(scope, _TRAIN)
         if train not in (None, "true", "false"):
             name = _TRAIN.decode()
             raise InvalidRequest(f"{name}: expected true or false, found {train[:80]!r}", param=name)
-        agent = _parse_agent(header(scope, _AGENT), claims.agent)
-        body = await read_call_body(scope, receive, self._server.training.job.max_context)
+        agent = _parse_agent(http.header(scope, _AGENT), claims.agent)
+        body = await http.read_call_body(scope, receive, self._server.training.job.max_context)
         training, request, call = await self._open(claims, body, agent, sent_before, train)
-        with call.attach(comes_back=sent_before is not None), cancel_on_disconnect(scope):
+        with call.attach(comes_back=sent_before is not None), http.cancel_on_disconnect(scope):
             if request.stream:
                 await self._stream(training, request, call, send)
                 return
-            await send_json(scope, await self._take_reply(training, request, call))
+            await http.send_json(scope, await self._take_reply(training, request, call))
 
     async def reply(self, claims: Claims, asked: wire.BundledRequest) -> bytes:
         """Return the answer to a call of a bundle; raise what it is refused with."""
@@ -243,7 +235,7 @@ class BundleAnswer(StreamingResponse):
         lines = cast(AsyncGenerator[bytes, None], self.body_iterator)
         with suppress(ClientDisconnect):
             async with aclosing(lines):
-                with cancel_on_disconnect(scope):
+                with http.cancel_on_disconnect(scope):
                     await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                     async for piece in lines:
                         await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -257,7 +249,11 @@ class BundleAnswer(StreamingResponse):
             try:
                 content = await self._answer(asked)
             except Exception as error:  # noqa: BLE001  -- the others of the bundle have no part in it
-                told = await self._refuse(to_invalid_request(error) if isinstance(error, ValidationError) else error)
+                refusal = to_invalid_request(error) if isinstance(error, ValidationError) else error
+                if isinstance(refusal, SwarmError):
+                    told = http.error_response(refusal)
+                else:
+                    told = await http.on_any_error(self._request, refusal)
                 status, wait = told.status_code, told.headers.get("retry-after", "null").encode()
                 content = bytes(told.body)
             line = b'{"at":%d,"status":%d,"retry_after":%b,"body":%b}\n'
@@ -276,15 +272,12 @@ class BundleAnswer(StreamingResponse):
             for each in left:
                 each.cancel()
 
-    async def _refuse(self, error: Exception) -> Response:
-        return error_response(error) if isinstance(error, SwarmError) else await on_any_error(self._request, error)
-
     async def _answer(self, asked: wire.BundledRequest) -> bytes:
         server, request = self._server, self._request
         if asked.path == CHAT_PATH:
             return bytes(await request.app.state.chat.reply(self._claims(asked, "model"), asked))
         if asked.path == "/episodes" and asked.key is None:
-            authorize(request.scope, roles=PLAYING)
+            http.authorize(request.scope, roles=PLAYING)
             lease = await lease_of(server, wire.BeginRequest.model_validate(asked.body), request)
             return lease.model_dump_json().encode()
         if (ended := _ENDED.fullmatch(asked.path)) is None:

@@ -26,7 +26,7 @@ from swarm.job import Job, TinyModel
 from swarm.models import tiny_hash
 from swarm.rendering.messages import ToolCall, assemble_answer
 from swarm.rendering.renderer import HFRenderer
-from swarm.server.reading import load_tokenizer
+from swarm.server.__main__ import load_tokenizer
 from swarm.timelines import CallTree, Drift
 
 pytestmark = pytest.mark.slow

@@ -17,9 +17,7 @@ import pytest
 from filelock import FileLock
 
 from swarm.errors import ServerFailed
-from swarm.server import reading
-from swarm.server.__main__ import main
-from swarm.server.reading import answer_lines
+from swarm.server.__main__ import answer_lines, main
 from swarm.wire import EpisodeRecord
 from tests.swarm.server.support import Served, job, serving
 
@@ -104,7 +102,7 @@ async def test_what_cannot_be_read_is_an_answer_and_a_reader_that_nobody_asks_en
         await ask(ended[0], {"limit": 1})
     store.write_bytes(b"junk" * 1000)
     assert [list(answer) for answer in await ask(ended[0], {"limit": 1}, {"episode": "e"})] == [["error"]] * 2
-    monkeypatch.setattr(reading, "IDLE_S", 0.0)
+    monkeypatch.setattr("swarm.server.__main__.IDLE_S", 0.0)
     end, begin = os.pipe()
     with os.fdopen(end) as asked, os.fdopen(begin, "w"):
         await asyncio.to_thread(answer_lines, ended[0], ended[0], asked, StringIO())
