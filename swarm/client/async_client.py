@@ -19,20 +19,10 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
 
-from swarm import wire
+from swarm import errors, wire
 from swarm.client.episode import Agent, Episode, EpisodeResult, HasId, Result, RolloutSummary, TaskT
 from swarm.client.rollout import CLEANUP_TIMEOUT_S, WAIT_S, Place, RolloutLoop, StreamTasks, retry_until_ready
 from swarm.client.transport import Connectable, Transport
-from swarm.errors import (
-    EngineUnavailable,
-    InvalidRequest,
-    JobConflict,
-    NotFound,
-    ServerFailed,
-    UnknownAnswer,
-    Unreachable,
-    to_invalid_request,
-)
 from swarm.snapshot import HistoryPage, Snapshot
 
 if TYPE_CHECKING:
@@ -97,7 +87,7 @@ class AsyncSwarmClient(Connectable):
 
         try:
             return await self._transport.ask(Job.from_record, "GET", "/job", self._token)
-        except NotFound:
+        except errors.NotFound:
             return None
 
     async def ensure_training(self, job: Job, *, timeout_s: float = 600.0) -> wire.Status:
@@ -113,11 +103,11 @@ class AsyncSwarmClient(Connectable):
             if status.job_digest not in known:  # also when another client's job came between this one's two calls
                 try:
                     loaded = await self.job()
-                except UnknownAnswer:  # it says what this release does not know
+                except errors.UnknownAnswer:  # it says what this release does not know
                     loaded = None
                 if loaded is None or not job.equals(loaded):  # two may mean the same: another release digests otherwise
                     differs = "" if loaded is None else f" (this one has {', '.join(job.differences(loaded))})"
-                    raise JobConflict(
+                    raise errors.JobConflict(
                         f"the server at {self.url} trains job {str(status.job_digest)[:12]}, not "
                         f"{job.digest()[:12]}{differs}; stop it first (`ajet swarm stop`, or the client's stop()), or "
                         "use another server"
@@ -126,9 +116,9 @@ class AsyncSwarmClient(Connectable):
             if status.state in _SERVING:
                 return status
             if status.state is wire.ServerState.FAILED:
-                raise ServerFailed(f"the server failed: {status.reason}")
+                raise errors.ServerFailed(f"the server failed: {status.reason}")
             if time.monotonic() > deadline:
-                raise EngineUnavailable(f"the server is still {status.state} after {timeout_s:g} s")
+                raise errors.EngineUnavailable(f"the server is still {status.state} after {timeout_s:g} s")
             await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> wire.Status:
@@ -152,7 +142,7 @@ class AsyncSwarmClient(Connectable):
                 task_id=task.id, stream=stream, kind=kind, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s
             )
         except ValidationError as error:
-            raise to_invalid_request(error) from None
+            raise errors.to_invalid_request(error) from None
         return Episode(self._transport, await self._begin(asked), task)
 
     async def begin_next(
@@ -218,7 +208,7 @@ class AsyncSwarmClient(Connectable):
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != headers.get(wire.FILE_HASH):
             os.unlink(to)
-            raise UnknownAnswer(f"expected {path} of the server at {self.url} as it is there; it came changed")
+            raise errors.UnknownAnswer(f"expected {path} of the server at {self.url} as it is there; it came changed")
         return found
 
     async def key(self, role: Literal["client", "viewer"]) -> str:
@@ -258,7 +248,7 @@ class AsyncSwarmClient(Connectable):
         try:
             asked = wire.SharesRequest(shares=shares)
         except ValidationError as error:
-            raise InvalidRequest(f"expected a share above 0 for each stream, found {dict(shares)!r}") from error
+            raise errors.InvalidRequest(f"expected a share above 0 for each stream, found {dict(shares)!r}") from error
         return await self._post(wire.StreamList, "/streams", asked)
 
     async def advantages(self, given: wire.GivenAdvantages | None = None) -> wire.AwaitedAdvantages:
@@ -290,7 +280,7 @@ class AsyncSwarmClient(Connectable):
         server has been away for too long.
         """
         if (group_size := (await self.status()).group_size) is None:
-            raise InvalidRequest("the server has no job yet; call ensure_training(job) first")
+            raise errors.InvalidRequest("the server has no job yet; call ensure_training(job) first")
         rollout, leave_s = RolloutLoop(agent, timeout_s), timeout_s + CLEANUP_TIMEOUT_S
         if choose is None:
             known = list(tasks)
@@ -333,7 +323,7 @@ class AsyncSwarmClient(Connectable):
             async with asyncio.timeout(within_s):
                 return await self._transport.ask(kind.model_validate, "GET", path, self._token)
         except TimeoutError:
-            raise Unreachable(f"the swarm server at {self.url} did not answer within {within_s:g} s") from None
+            raise errors.Unreachable(f"the swarm server at {self.url} did not answer within {within_s:g} s") from None
 
     async def _post(self, kind: type[WireT], path: str, asked: BaseModel | None = None) -> WireT:
         body = b"" if asked is None else asked.model_dump_json(exclude_none=True).encode()

@@ -26,6 +26,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pydantic import ValidationError
 
+from swarm import errors
 from swarm.client.episode import (
     Agent,
     AgentFailed,
@@ -41,20 +42,6 @@ from swarm.client.episode import (
 )
 from swarm.client.threads import background
 from swarm.client.transport import Transport
-from swarm.errors import (
-    EngineUnavailable,
-    EpisodeEnded,
-    InvalidRequest,
-    JobFinished,
-    LeaseLost,
-    ServerFailed,
-    StoreUnavailable,
-    SwarmError,
-    TeamAborted,
-    Throttled,
-    Unreachable,
-    to_invalid_request,
-)
 from swarm.wire import TaskList, tasks_digest
 
 T = TypeVar("T")
@@ -122,7 +109,7 @@ def is_server_error(error: BaseException) -> bool:
     """Return whether an agent's error is one of the server or network that it called: a status of 500 or more, or none.
     A play that one ended says nothing of its agent."""
     return any(
-        isinstance(cause, ConnectionError | EngineUnavailable | Unreachable | Throttled)
+        isinstance(cause, ConnectionError | errors.EngineUnavailable | errors.Unreachable | errors.Throttled)
         or (type(cause).__module__.partition(".")[0] in _OF_HTTP and _NO_ANSWER.search(type(cause).__name__))
         or (status or 0) >= 500
         for cause, status in _causes(error)
@@ -133,10 +120,11 @@ def away_code(error: BaseException) -> str | None:
     """Return the code by which a swarm server said that it cannot serve now, or is not reached; None for other errors.
     SDKs raise errors of their own for what it answers, which quote its code."""
     for cause, status in _causes(error):
-        if isinstance(cause, EngineUnavailable | Unreachable):
+        if isinstance(cause, errors.EngineUnavailable | errors.Unreachable):
             return cause.code
         if status == 503:
-            return next((kind.code for kind in (StoreUnavailable, EngineUnavailable) if kind.code in str(cause)), None)
+            kinds = (errors.StoreUnavailable, errors.EngineUnavailable)
+            return next((kind.code for kind in kinds if kind.code in str(cause)), None)
     return None
 
 
@@ -229,11 +217,11 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
             async with asyncio.TaskGroup() as group:
                 for _ in range(concurrency):
                     group.create_task(self._work(places))
-        except BaseExceptionGroup as errors:
-            first: BaseException = errors
+        except BaseExceptionGroup as failures:
+            first: BaseException = failures
             while isinstance(first, BaseExceptionGroup):
                 first = first.exceptions[0]
-            raise first from errors
+            raise first from failures
         finally:
             beating.cancel()
 
@@ -244,9 +232,9 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
             while not done and not self._over:
                 try:
                     done = await self._attempt(place, limits)
-                except JobFinished:
+                except errors.JobFinished:
                     self._over = True
-                except (LeaseLost, EpisodeEnded, TeamAborted) as error:
+                except (errors.LeaseLost, errors.EpisodeEnded, errors.TeamAborted) as error:
                     self._drop(error.code, error)
                 await limits.pause()
             if self._over:
@@ -258,7 +246,7 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         try:
             try:
                 counts = await self._finish(episode, place.sample, await self._run_agent(episode))
-            except (LeaseLost, EpisodeEnded, ServerFailed, AgentFailed, TeamAborted):
+            except (errors.LeaseLost, errors.EpisodeEnded, errors.ServerFailed, AgentFailed, errors.TeamAborted):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever foreign code raises: its play is given up, or failed
                 return await self._handle_failure(episode, place.sample, error, limits)
@@ -269,7 +257,8 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         except asyncio.CancelledError:
             await run_shielded(episode.abort("the rollout was cancelled"))
             raise
-        except (LeaseLost, EpisodeEnded, ServerFailed, AgentFailed) as error:  # what one member lost, none keeps
+        except (errors.LeaseLost, errors.EpisodeEnded, errors.ServerFailed, AgentFailed) as error:
+            # what one member lost, none keeps
             await run_shielded(episode.abort(f"{type(error).__name__}: {error}"))
             raise
         finally:
@@ -280,9 +269,10 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         while True:
             try:
                 return await place.begin()
-            except (Throttled, EngineUnavailable, Unreachable) as error:
+            except (errors.Throttled, errors.EngineUnavailable, errors.Unreachable) as error:
                 now = time.monotonic()
-                off_since = math.inf if isinstance(error, Throttled | StoreUnavailable) else min(off_since, now)
+                serves = isinstance(error, errors.Throttled | errors.StoreUnavailable)
+                off_since = math.inf if serves else min(off_since, now)
                 if now - off_since > ENGINE_OFF_S:
                     raise
                 await asyncio.sleep(error.retry_after or delay)
@@ -314,11 +304,11 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         away = away_code(error)
         try:
             await episode.abort(reason, failed=away is None and limit_s is None)
-        except SwarmError as refusal:  # nothing depends on it: the lease runs out
+        except errors.SwarmError as refusal:  # nothing depends on it: the lease runs out
             away = away or away_code(refusal)
         if away is not None:
             self.dropped[away] += 1
-            if away == StoreUnavailable.code:  # an episode begins all the same
+            if away == errors.StoreUnavailable.code:  # an episode begins all the same
                 log.info("event=store_unavailable pause_s=%.1f", limits.extend(0.0))
         elif limit_s is not None:
             self.dropped[RATE_LIMITED] += 1
@@ -326,7 +316,7 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         else:
             limits.reset()
             misplay = isinstance(error, WrongResult | UnusableReward)  # the agent in itself, and not this play alone
-            if isinstance(error, InvalidRequest):
+            if isinstance(error, errors.InvalidRequest):
                 misplay = error.param == "train_agents" or "reward" in error.message
             self._drop(f"agent: {type(error).__name__}", error, misplay=misplay)
         return False
@@ -348,7 +338,7 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
 
     async def _keep_alive(self, agents: asyncio.AbstractEventLoop) -> None:
         async def beat(episode: PlayT) -> None:
-            with suppress(SwarmError):  # whoever plays it meets the same error, and counts it
+            with suppress(errors.SwarmError):  # whoever plays it meets the same error, and counts it
                 await episode.heartbeat(connections)
 
         async with Transport("") as connections:
@@ -394,7 +384,8 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
         by_call, by_agent = (None if failed else getattr(answer, name, None) for name in ("by_call", "by_agent"))
         success = False if failed else success
         ended = await retry_until_ready(
-            lambda: episode.end(reward, success, by_call=by_call, by_agent=by_agent), (EngineUnavailable, Unreachable)
+            lambda: episode.end(reward, success, by_call=by_call, by_agent=by_agent),
+            (errors.EngineUnavailable, errors.Unreachable),
         )
         if ended.tokens == 0 and episode.kind == "train":  # the server has dropped it
             wrong = (
@@ -424,7 +415,7 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
 
 async def retry_until_ready(
     call: Callable[[], Awaitable[T]],
-    away: tuple[type[SwarmError], ...] = (EngineUnavailable,),
+    away: tuple[type[errors.SwarmError], ...] = (errors.EngineUnavailable,),
     patience_s: float | None = None,
 ) -> T:
     """Return what a call gives once the server is ready; raise what says that it is `away` after `patience_s` of that.
@@ -444,7 +435,7 @@ async def run_shielded(*works: Coroutine[Any, Any, object]) -> None:
     CLEANUP_TIMEOUT_S, and its errors are let go: nothing depends on it, as leases run out."""
 
     async def run_bounded(work: Coroutine[Any, Any, object]) -> None:
-        with suppress(SwarmError, TimeoutError):
+        with suppress(errors.SwarmError, TimeoutError):
             async with asyncio.timeout(CLEANUP_TIMEOUT_S):
                 await work
 
@@ -476,7 +467,7 @@ class StreamTasks(Generic[TaskT]):
     def __getitem__(self, task_id: str) -> TaskT:
         """Return the task of an id; raise InvalidRequest for one that is not among them."""
         if task_id not in self._of:
-            raise InvalidRequest(
+            raise errors.InvalidRequest(
                 f"expected one of the {len(self._of)} tasks of stream {self.stream!r}, found {task_id!r}"
             )
         return self._of[task_id]
@@ -488,4 +479,4 @@ class StreamTasks(Generic[TaskT]):
         try:
             return TaskList(stream=self.stream, digest=self.digest, count=len(self._ids), ids=ids)
         except ValidationError as error:
-            raise to_invalid_request(error) from None
+            raise errors.to_invalid_request(error) from None
