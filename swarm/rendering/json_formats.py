@@ -16,20 +16,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
+from swarm.rendering import reading
 from swarm.rendering.messages import AnswerFormat, Piece, Reader, Reasoning, Thinking, ToolCall, Words
-from swarm.rendering.reading import (
-    MAX_UNTERMINATED,
-    StepReader,
-    UnterminatedString,
-    grammar,
-    is_sendable,
-    json_calls,
-    members,
-    parse_call,
-    partial_match_size,
-    quote,
-    split_values,
-)
 from swarm.rendering.tagged import Calls, TaggedFormat, Tools, read_json
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -44,7 +32,7 @@ _LONGEST = 256
 """Characters within which a header must end; text without its end is words."""
 
 
-class _HarmonyReader(StepReader):
+class _HarmonyReader(reading.StepReader):
     def __init__(self, opening: str, tools: bool) -> None:
         super().__init__(self._between)
         self._tools = tools
@@ -97,7 +85,7 @@ class _HarmonyReader(StepReader):
             self._text = self._text[end.end() :]
             self._step = self._between
             return True
-        held = 0 if over else max(partial_match_size(self._text, mark) for mark in _ENDS)
+        held = 0 if over else max(reading.partial_match_size(self._text, mark) for mark in _ENDS)
         self._give(kind, len(self._text) - held)
         return False
 
@@ -108,10 +96,10 @@ class _HarmonyReader(StepReader):
             return False
         body = self._text[: end.start()] if end else self._text
         try:
-            whole = members(body) is not None
-        except UnterminatedString:
+            whole = reading.members(body) is not None
+        except reading.UnterminatedString:
             self._unterminated += 1
-            if end and self._unterminated < MAX_UNTERMINATED:
+            if end and self._unterminated < reading.MAX_UNTERMINATED:
                 self._searched = end.end()
                 return True
             whole = False
@@ -151,12 +139,12 @@ def _read_python(body: str) -> Sequence[ToolCall] | None:
                 return None
             values = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
             arguments = json.dumps(values, ensure_ascii=False, allow_nan=False)
-            if not is_sendable(arguments):
+            if not reading.is_sendable(arguments):
                 return None
             calls.append(ToolCall(ast.unparse(node.func), arguments))
     except SyntaxError as error:
         if "unterminated" in str(error.msg):
-            raise UnterminatedString from error
+            raise reading.UnterminatedString from error
         return None
     except (ValueError, TypeError, RecursionError, MemoryError):
         return None
@@ -198,9 +186,9 @@ class _Llama3Reader(Reader):
         if self._spoken or not self._text:
             return ()
         try:
-            texts = split_values(self._text.strip().removeprefix(_TAG), ";") or []
-            calls = [call for call in (parse_call(text, _ARGUMENT_KEYS) for text in texts) if call is not None]
-        except UnterminatedString:
+            texts = reading.split_values(self._text.strip().removeprefix(_TAG), ";") or []
+            calls = [call for call in (reading.parse_call(text, _ARGUMENT_KEYS) for text in texts) if call is not None]
+        except reading.UnterminatedString:
             texts, calls = [], []
         return calls if calls and len(calls) == len(texts) else (Words(self._text),)
 
@@ -226,7 +214,7 @@ class Llama3Format(AnswerFormat):
         return _Llama3Reader() if tools else super().reader(prompt)
 
     def grammar(self, tools: Tools, prompt: str = "") -> str | None:
-        return grammar(*json_calls(tools, '{"name": "', '", "parameters": ', "}"))
+        return reading.grammar(*reading.json_calls(tools, '{"name": "', '", "parameters": ', "}"))
 
 
 _ARGUMENTS_MARK = "[ARGS]"
@@ -235,13 +223,13 @@ _ARGUMENTS_MARK = "[ARGS]"
 def _read_mistral(body: str) -> Sequence[ToolCall] | None:
     body = body.strip()
     if body.startswith("["):
-        texts = split_values(body[1:-1] if body.endswith("]") else body[1:])
-        calls = [parse_call(text) for text in texts or ()]
+        texts = reading.split_values(body[1:-1] if body.endswith("]") else body[1:])
+        calls = [reading.parse_call(text) for text in texts or ()]
         found = [call for call in calls if call is not None]
         return found if len(found) == len(calls) else None
     head, mark, arguments = body.partition(_ARGUMENTS_MARK)
     name, given = head.partition("[CALL_ID]")[0].strip(), arguments.strip()
-    if not name or not mark or body.startswith("{") or members(given) is None:
+    if not name or not mark or body.startswith("{") or reading.members(given) is None:
         return None
     return [ToolCall(name, given)]
 
@@ -258,10 +246,10 @@ class MistralFormat(TaggedFormat):
         self._lists = lists
 
     def grammar(self, tools: Tools, prompt: str = "") -> str | None:
-        marks = {"open": quote(_MISTRAL.open)}
+        marks = {"open": reading.quote(_MISTRAL.open)}
         if self._lists:
-            choice, rules = json_calls(tools, '[{"name": "', '", "arguments": ', "}]")
+            choice, rules = reading.json_calls(tools, '[{"name": "', '", "arguments": ', "}]")
         else:
-            choice, rules = json_calls(tools, "", "", "", mark="arguments")
-            marks["arguments"] = quote(_ARGUMENTS_MARK)
-        return grammar(f"open ({choice})", {**rules, **marks}, self.thinking(prompt))
+            choice, rules = reading.json_calls(tools, "", "", "", mark="arguments")
+            marks["arguments"] = reading.quote(_ARGUMENTS_MARK)
+        return reading.grammar(f"open ({choice})", {**rules, **marks}, self.thinking(prompt))

@@ -12,22 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from swarm.rendering import reading
 from swarm.rendering.messages import AnswerFormat, Reader, Reasoning, Thinking, ToolCall, Words
-from swarm.rendering.reading import (
-    MAX_UNTERMINATED,
-    StepReader,
-    UnterminatedString,
-    as_json,
-    grammar,
-    is_text,
-    json_calls,
-    json_of,
-    parameters,
-    parse_call,
-    partial_match_size,
-    properties,
-    quote,
-)
 
 Tools = Sequence[Mapping[str, Any]]
 _TAIL = 64
@@ -46,7 +32,7 @@ class Calls:
     """What the template writes between words and a call."""
 
 
-class TaggedReader(StepReader):
+class TaggedReader(reading.StepReader):
     """Reads marked thinking and calls. `leading`: characters which the template writes before an answer's words."""
 
     def __init__(
@@ -92,8 +78,8 @@ class TaggedReader(StepReader):
             self._text = rest
             self._skip_lines(self._words)
             return True
-        sure = len(thought) if over else len(thought[: len(thought) - partial_match_size(thought, close)].rstrip("\n"))
-        self._give(Reasoning, sure)
+        sure = thought if over else thought[: len(thought) - reading.partial_match_size(thought, close)].rstrip("\n")
+        self._give(Reasoning, len(sure))
         return False
 
     def _words(self, over: bool) -> bool:
@@ -106,7 +92,7 @@ class TaggedReader(StepReader):
             self._pieces.text(Words, spoken)
             self._enter_call(words[len(spoken) :], rest)
             return True
-        held = 0 if over else partial_match_size(words, self._calls.open)
+        held = 0 if over else reading.partial_match_size(words, self._calls.open)
         sure = words[: len(words) - held]
         self._give(Words, len(sure if over else sure.removesuffix(self._calls.blank)))
         return False
@@ -129,10 +115,10 @@ class TaggedReader(StepReader):
             end = len(self._text)
         try:
             calls = self._calls.read(self._text[:end]) if end >= 0 else None
-        except UnterminatedString:
+        except reading.UnterminatedString:
             self._searched = end + len(mark)
             self._unterminated += 1
-            if end < len(self._text) and self._unterminated < MAX_UNTERMINATED:
+            if end < len(self._text) and self._unterminated < reading.MAX_UNTERMINATED:
                 return True
             calls = None
         if calls:
@@ -196,34 +182,34 @@ class HermesFormat(TaggedFormat):
         return self._thinking is not None or bool(tools)
 
     def grammar(self, tools: Tools, prompt: str = "") -> str | None:
-        choice, rules = json_calls(tools, '\n{"name": "', '", "arguments": ', "}\n")
-        marks = {name: quote(_MARKS[name]) for name in ("open", "close")}
-        return grammar(f"open ({choice}) close", {**rules, **marks}, self.thinking(prompt))
+        choice, rules = reading.json_calls(tools, '\n{"name": "', '", "arguments": ', "}\n")
+        marks = {name: reading.quote(_MARKS[name]) for name in ("open", "close")}
+        return reading.grammar(f"open ({choice}) close", {**rules, **marks}, self.thinking(prompt))
 
 
 def read_json(body: str, arguments: Sequence[str] = ("arguments",)) -> Sequence[ToolCall] | None:
-    call = parse_call(body, arguments)
+    call = reading.parse_call(body, arguments)
     return [call] if call else None
 
 
 def _xml_calls(call: str, argument: str, before: str, after: str, tools: Tools) -> Calls:
     """Return how a family's calls are read: `call` matches a name and all arguments, `argument` a key and a value. A
     value is not whole while `before` stands in the text behind the last `after`."""
-    whole, pairs, schemas = re.compile(call, re.DOTALL), re.compile(argument, re.DOTALL), parameters(tools)
+    whole, pairs, schemas = re.compile(call, re.DOTALL), re.compile(argument, re.DOTALL), reading.parameters(tools)
 
     def read(body: str) -> Sequence[ToolCall] | None:
         if body.rfind(before) > body.rfind(after):
-            raise UnterminatedString
+            raise reading.UnterminatedString
         found = whole.fullmatch(body)
         if found is None:
             return None
         values: dict[str, str] = {}
-        place, declared = 0, properties(schemas.get(found[1], {}))
+        place, declared = 0, reading.properties(schemas.get(found[1], {}))
         while pair := pairs.match(found[2], place):
             key = pair[1].strip()
-            values[key] = as_json(pair[2], declared.get(key, {}))
+            values[key] = reading.as_json(pair[2], declared.get(key, {}))
             place = pair.end()
-        members = ", ".join(f"{quote(key)}: {value}" for key, value in values.items())
+        members = ", ".join(f"{reading.quote(key)}: {value}" for key, value in values.items())
         return None if found[2][place:].strip() else [ToolCall(found[1], f"{{{members}}}")]
 
     return Calls(read)
@@ -254,22 +240,23 @@ class GlmFormat(TaggedFormat):
 
     def grammar(self, tools: Tools, prompt: str = "") -> str | None:
         """Return the grammar of one call: its arguments in the schema's order, strings without `<`."""
-        rules = {name: quote(mark) for name, mark in _MARKS.items()}
+        rules = {name: reading.quote(mark) for name, mark in _MARKS.items()}
         calls: list[str] = []
-        for number, (name, schema) in enumerate(parameters(tools).items()):
-            written = [quote(f"{name}\n")]
-            for place, (key, kind) in enumerate(properties(schema).items()):
+        for number, (name, schema) in enumerate(reading.parameters(tools).items()):
+            written = [reading.quote(f"{name}\n")]
+            for place, (key, kind) in enumerate(reading.properties(schema).items()):
                 rule = "/[^<]*/"
-                if not is_text(kind):
-                    rule = json_of({**kind, **{key: schema[key] for key in ("$defs", "definitions") if key in schema}})
+                if not reading.is_text(kind):
+                    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+                    rule = reading.json_of({**kind, **shared})
                 elif "enum" in kind:
-                    rule = " | ".join(map(quote, kind["enum"]))
+                    rule = " | ".join(map(reading.quote, kind["enum"]))
                 rules[f"arg_{number}_{place}"] = rule
                 value = f'value_open arg_{number}_{place} value_close "\\n"'
-                pair = f'key_open {quote(key)} key_close "\\n" {value}'
+                pair = f'key_open {reading.quote(key)} key_close "\\n" {value}'
                 written.append(pair if key in schema.get("required", ()) else f"({pair})?")
             calls.append(" ".join(written))
-        return grammar(f"open ({' | '.join(calls)}) close", rules, self.thinking(prompt))
+        return reading.grammar(f"open ({' | '.join(calls)}) close", rules, self.thinking(prompt))
 
 
 _MARKS = {

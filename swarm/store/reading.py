@@ -9,28 +9,12 @@ from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
+from swarm import wire
 from swarm.backends.protocols import CallReward
 from swarm.store.changes import Closing, HighWaterMarks
 from swarm.store.retention import CALLS, TOKENS, StoredTraining, oldest_needed, read_evaluations
-from swarm.store.tables import (
-    CHECKPOINTS,
-    EPISODES,
-    NODES,
-    STEPS,
-    Sample,
-    StreamRow,
-    TaskListRow,
-)
+from swarm.store.tables import CHECKPOINTS, EPISODES, NODES, STEPS, Sample, StreamRow, TaskListRow
 from swarm.timelines import Drift, Node
-from swarm.wire import (
-    CallRecord,
-    EpisodeList,
-    EpisodeRecord,
-    EpisodeSummary,
-    EvaluationSummary,
-    ExportCounts,
-    TokenSpan,
-)
 
 T = TypeVar("T")
 R = TypeVar("R", StreamRow, TaskListRow)
@@ -72,7 +56,7 @@ class RecoveredState:
     lists: Sequence[TaskListRow] = ()
     played: Mapping[tuple[str, int, str], int] = field(default_factory=dict)
     measured: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    evaluations: Sequence[EvaluationSummary] = ()
+    evaluations: Sequence[wire.EvaluationSummary] = ()
     advantages: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
 
@@ -83,11 +67,11 @@ class EpisodeReader(ABC):
     async def _read(self, query: Callable[[sa.Connection, int], T]) -> T | None:
         """Return what a query finds, None where there is no training; StoreUnavailable if it cannot be read."""
 
-    async def episodes(self, limit: int) -> EpisodeList:
-        return await self._read(lambda connection, of: episodes(connection, of, limit)) or EpisodeList(episodes=())
+    async def episodes(self, limit: int) -> wire.EpisodeList:
+        return await self._read(lambda connection, of: episodes(connection, of, limit)) or wire.EpisodeList(episodes=())
 
-    async def episode(self, episode: str) -> EpisodeRecord | None:
-        def find(connection: sa.Connection, training: int) -> EpisodeRecord | None:
+    async def episode(self, episode: str) -> wire.EpisodeRecord | None:
+        def find(connection: sa.Connection, training: int) -> wire.EpisodeRecord | None:
             query = _summaries(training, "serial", "call_rewards").where(_E.episode == episode)
             row = connection.execute(query).mappings().one_or_none()
             if row is None:
@@ -95,21 +79,21 @@ class EpisodeReader(ABC):
             fields = dict(row)
             serial, rewards = fields.pop("serial"), {each.call: each for each in fields.pop("call_rewards") or ()}
             calls = (call_record(node, rewards.get(node.index)) for node in _nodes(connection, [serial])[serial])
-            return EpisodeRecord(**fields, record=tuple(calls))
+            return wire.EpisodeRecord(**fields, record=tuple(calls))
 
         return await self._read(find)
 
-    async def list_exportable(self) -> tuple[Sequence[str], ExportCounts]:
+    async def list_exportable(self) -> tuple[Sequence[str], wire.ExportCounts]:
         """Return the ids of episodes whose tokens may be there, the oldest first, and how many there are of all."""
 
-        def find(connection: sa.Connection, training: int) -> tuple[Sequence[str], ExportCounts]:
+        def find(connection: sa.Connection, training: int) -> tuple[Sequence[str], wire.ExportCounts]:
             own, there = _E.training == training, sa.select(_E.episode).where(_E.calls.is_(None)).order_by(_E.serial)
             gone = sa.select(sa.func.count(), sa.func.count(sa.case((_E.tokens > 0, 1)))).select_from(EPISODES)
             count, pruned = connection.execute(gone.where(own, _E.calls.is_not(None))).one()
             names = connection.execute(there.where(own)).scalars().all()
-            return names, ExportCounts(episodes=len(names), pruned=pruned, no_tokens=count - pruned)
+            return names, wire.ExportCounts(episodes=len(names), pruned=pruned, no_tokens=count - pruned)
 
-        return await self._read(find) or ((), ExportCounts())
+        return await self._read(find) or ((), wire.ExportCounts())
 
     async def history(
         self, after: int, most: int, *, newest: bool = False
@@ -133,9 +117,9 @@ def _summaries(training: int, *more: str) -> sa.Select[Any]:
     return sa.select(*named, *(_E[name] for name in more)).where(_E.training == training)
 
 
-def episodes(connection: sa.Connection, training: int, limit: int) -> EpisodeList:
+def episodes(connection: sa.Connection, training: int, limit: int) -> wire.EpisodeList:
     query = _summaries(training).order_by(_E.serial.desc()).limit(limit)
-    return EpisodeList(episodes=tuple(EpisodeSummary(**row) for row in connection.execute(query).mappings()))
+    return wire.EpisodeList(episodes=tuple(wire.EpisodeSummary(**row) for row in connection.execute(query).mappings()))
 
 
 def checkpoints(connection: sa.Connection, training: int) -> list[tuple[int, str]]:
@@ -143,11 +127,11 @@ def checkpoints(connection: sa.Connection, training: int) -> list[tuple[int, str
     return [(row.step, row.name) for row in connection.execute(saved.order_by(CHECKPOINTS.c.step.desc()))]
 
 
-def call_record(node: Node, own: CallReward | None = None) -> CallRecord:
-    return CallRecord(
+def call_record(node: Node, own: CallReward | None = None) -> wire.CallRecord:
+    return wire.CallRecord(
         index=node.index, parent=None if node.parent is None else node.parent.index, drift=node.drift.value,
-        context=TokenSpan(ids=node.context, texts=()),
-        sampled=TokenSpan(ids=node.sampled, texts=(), logprobs=node.logprobs, versions=node.versions),
+        context=wire.TokenSpan(ids=node.context, texts=()),
+        sampled=wire.TokenSpan(ids=node.sampled, texts=(), logprobs=node.logprobs, versions=node.versions),
         trained=node.trained, reward=None if own is None else own.reward,
         agent=(node.agent if own is None else own.agent) or None,
     )  # fmt: skip
