@@ -122,7 +122,7 @@ def _clock(rank: Any) -> None:
     """Have a rank sum up in `spent` the seconds of what any learner computes."""
     import torch
 
-    from swarm.backends.verl.losses import ObjectiveLoss
+    from swarm.backends.verl.worker import ObjectiveLoss
 
     def timed(function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **named: Any) -> Any:

@@ -17,7 +17,6 @@ from swarm.backends.protocols import TrainEpisode
 from swarm.job import Job
 
 _DEVIATION_EPSILON = 1e-6
-_VARIANCE_EPSILON = 1e-8
 
 
 def advantages(job: Job, rewards: Sequence[float], groups: Sequence[str], tokens: Sequence[int]) -> list[float]:
@@ -72,7 +71,7 @@ def whiten(values: Sequence[float], tokens: Sequence[int]) -> list[float]:
     total = sum(tokens)
     mean = math.fsum(value * count for value, count in zip(values, tokens, strict=True)) / total
     squares = math.fsum(count * (value - mean) ** 2 for value, count in zip(values, tokens, strict=True))
-    deviation = math.sqrt(squares / (total - 1) + _VARIANCE_EPSILON)
+    deviation = math.sqrt(squares / (total - 1) + 1e-8)
     return [(value - mean) / deviation for value in values]
 
 

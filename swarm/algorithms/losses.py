@@ -27,7 +27,6 @@ Correction = Literal["off", "truncate", "mask"]
 LOG_RATIO_BOUND = 20.0
 """Log ratios of tokens beyond this count as this: e to it is finite, and so is its square."""
 _SEQUENCE_BOUND = 10.0
-_ENTROPY_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +42,7 @@ def entropy(logprobs: Tensor) -> Tensor:
     """Return the entropy (M,) in nats of distributions by log-probs (M, V); without a gradient some rows at a time."""
     if torch.is_grad_enabled():
         return -(logprobs.exp() * logprobs).sum(-1)
-    parts = logprobs.split(_ENTROPY_ROWS)
+    parts = logprobs.split(64)
     return torch.cat([-(part.exp() * part).sum(-1) for part in parts])
 
 
@@ -134,7 +133,6 @@ def minibatches(episodes: int, wanted: int, order: torch.Generator) -> Iterator[
 
 
 _LOWEST = -100.0
-_ESS_EPSILON = 1e-8
 
 
 class PolicyDifference:
@@ -179,7 +177,7 @@ class PolicyDifference:
         p2, q2 = mean["p2"] - mean["p"] ** 2, mean["q2"] - mean["q"] ** 2
         scale = math.sqrt(p2) * math.sqrt(q2) if p2 > 0 and q2 > 0 else 0.0
         shared = mean["pq"] - mean["p"] * mean["q"]
-        squares = mean["w2"] / (mean["w"] + _ESS_EPSILON) ** 2
+        squares = mean["w2"] / (mean["w"] + 1e-8) ** 2
         return {
             "training/rollout_probs_diff_valid": float(self._tokens > 0),
             "training/rollout_probs_diff_mean": mean["gap"],

@@ -42,7 +42,6 @@ def build_once(folder: Path, make: Callable[[Path], object]) -> Path:
 
 _PERIODS = (2.0, *(4.0 * 100.0 ** (step / 6) for step in range(7)))
 """From parity to a circle of 400, twice the largest number."""
-_SCALE = 0.2
 _NOISE = 0.1
 """Share of a code that is random, so that no two numbers are bound together."""
 
@@ -54,7 +53,7 @@ def number_codes(numbers: int, width: int) -> torch.Tensor:
     angles_NP = 2.0 * math.pi * values_N1 / torch.tensor(_PERIODS)
     circles_NF = torch.cat([angles_NP.cos(), angles_NP.sin()], dim=1)
     projection_FD = torch.randn(circles_NF.shape[1], width) / math.sqrt(len(_PERIODS))
-    return _SCALE * (circles_NF @ projection_FD + _NOISE * torch.randn(numbers, width))
+    return 0.2 * (circles_NF @ projection_FD + _NOISE * torch.randn(numbers, width))
 
 
 LARGEST_NUMBER = 199

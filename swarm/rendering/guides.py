@@ -5,7 +5,6 @@ import re
 import threading
 from collections.abc import Sequence
 from decimal import Decimal
-from importlib.util import find_spec
 from math import lcm
 from typing import Any
 
@@ -22,10 +21,6 @@ _multiple = re.compile(r'"multipleOf": ([0-9.eE+-]+)')
 MOST_REMAINDERS = 100_000
 """llguidance makes a state for every remainder of a `multipleOf`, of several ones for those of their least common
 multiple: this many take about a second, and a number of nine digits would take an hour and all memory."""
-
-
-def can_guide() -> bool:
-    return find_spec("llguidance") is not None
 
 
 class Guides:

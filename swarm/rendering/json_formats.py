@@ -27,7 +27,6 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _end = re.compile("|".join(map(re.escape, _ENDS)))
 _recipient = re.compile(r"to=([^\s<]+)")
 _channel = re.compile(re.escape(_CHANNEL) + r"\s*(\w+)")
-_FUNCTIONS = "functions."
 _LONGEST = 256
 """Characters within which a header must end; text without its end is words."""
 
@@ -67,7 +66,7 @@ class _HarmonyReader(reading.StepReader):
         recipient, channel = _recipient.search(header), _channel.search(header)
         self._prompted = ""
         if recipient:
-            self._name = recipient[1].removeprefix(_FUNCTIONS)
+            self._name = recipient[1].removeprefix("functions.")
             known = self._tools and self._name and self._name != recipient[1]
             self._searched = self._unterminated = 0
             if known:

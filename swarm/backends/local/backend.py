@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -145,7 +146,7 @@ def _load_parts(job: Job, models: Path) -> Parts[LocalEngine, LocalLearner]:
     from swarm.backends.local.learner import LocalLearner
     from swarm.backends.local.loading import load_policy, provenance
     from swarm.backends.local.reference import check_rows, check_slots
-    from swarm.rendering.guides import Guides, can_guide
+    from swarm.rendering.guides import Guides
     from swarm.rendering.renderer import load_renderer
 
     disable_progress_bar()
@@ -158,7 +159,7 @@ def _load_parts(job: Job, models: Path) -> Parts[LocalEngine, LocalLearner]:
     check_slots(policy)
     slots = count_slots(policy.cache_shape, policy.dtype, job.max_context, job.kv_cache_bytes, job.max_concurrency)
     batcher = Batcher(policy, slots=slots, positions=job.max_context, seed=job.seed)
-    guides = Guides(renderer.encoder, renderer.stop_ids, policy.vocab_size) if can_guide() else None
+    guides = Guides(renderer.encoder, renderer.stop_ids, policy.vocab_size) if find_spec("llguidance") else None
     engine = LocalEngine(policy, batcher, job.max_context, guides=guides)
     learner = LocalLearner(policy, job, {"sampling": batcher.generator})
     return Parts(engine, learner, renderer, provenance(policy.model, renderer.template))

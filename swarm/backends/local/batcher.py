@@ -244,7 +244,13 @@ class Batcher:
                 self._find_leader(generation)
         for generation in [generation for generation in self._running.values() if generation.cancelled]:
             self._release(generation)
-        self._join()
+        for generation in self._running.values():
+            if (leader := generation.leader) is None:
+                continue
+            gone = self._running.get(leader.slot) is not leader
+            if gone or self._table.cached[leader.slot] >= generation.awaited:
+                self._copy_prefix(self._table.borrow(generation.slot))
+                self._find_leader(generation)
         self._admit()
         rows, features = self._advance()
         ready = [self._running[row] for row in rows.tolist()]
@@ -270,16 +276,6 @@ class Batcher:
         row, awaited = self._table.find_leader(generation.slot) or (None, 0)
         generation.leader = None if row is None else self._running[row]
         generation.awaited = awaited
-
-    def _join(self) -> None:
-        for generation in self._running.values():
-            leader = generation.leader
-            if leader is None:
-                continue
-            gone = self._running.get(leader.slot) is not leader
-            if gone or self._table.cached[leader.slot] >= generation.awaited:
-                self._copy_prefix(self._table.borrow(generation.slot))
-                self._find_leader(generation)
 
     def _admit(self) -> None:
         while self._waiting and not self._table.busy.all():

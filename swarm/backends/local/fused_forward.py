@@ -178,7 +178,13 @@ class FusedForward:
         if self._stretch != 1.0:
             cos, sin = cos.mul_(self._stretch), sin.mul_(self._stretch)
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-        attend, mask = self._attention(ids.shape[1], mask)
+        # what attends, and its mask; no layer repeats keys and values to all heads
+        attend = self._attend
+        if not self._plain:  # (B, 1, H / Hkv * T, S)
+            shared = self._heads // self._kv
+            attend, mask = self._attend_grouped, mask[:, :, None].expand(-1, -1, shared, -1, -1).flatten(2, 3)
+        elif ids.shape[1] == 1:  # (B * Hkv, 1, S)
+            attend, mask = self._attend_once, mask.expand(-1, self._kv, 1, -1).flatten(0, 1)
         for number, layer in enumerate(self._layers):
             queries, keys, values = self._project(layer, x, cos, sin)
             keys, values = cache.update(_split_heads(keys, ids), _split_heads(values, ids), number)
@@ -186,15 +192,6 @@ class FusedForward:
             gate, up = layer.gate_up(layer.after(x)).chunk(2, -1)
             layer.down.add_to(x, functional.silu(gate, inplace=True).mul_(up))
         return self._norm(x).view(*ids.shape, -1)
-
-    def _attention(self, tokens: int, mask: Tensor) -> tuple[Callable[..., Tensor], Tensor]:
-        """Return what attends for so many tokens a row, and its mask; no layer repeats keys and values to all heads."""
-        if not self._plain:  # (B, 1, H / Hkv * T, S)
-            shared = self._heads // self._kv
-            return self._attend_grouped, mask[:, :, None].expand(-1, -1, shared, -1, -1).flatten(2, 3)
-        if tokens > 1:
-            return self._attend, mask
-        return self._attend_once, mask.expand(-1, self._kv, 1, -1).flatten(0, 1)  # (B * Hkv, 1, S)
 
     def _project(self, layer: "_Layer", x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries (N, H, D), keys and values (N, Hkv, D) of x (N, F), the first two rotated to their places."""

@@ -124,7 +124,6 @@ class ReadWriteLock:
 
 _log = logging.getLogger(__name__)
 
-_PROBE_TOLERANCE = 1e-3
 _SPREAD = 1e3
 """Largest of the made-up logits: far above what any soft cap lets through."""
 
@@ -234,4 +233,4 @@ class Policy:
         hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
         if len(seen) != 1 or own.shape != seen[0][1].shape or hidden.shape != seen[0][0].shape:
             return False
-        return torch.equal(own, seen[0][1].to(own.dtype)) and torch.allclose(seen[0][0], hidden, atol=_PROBE_TOLERANCE)
+        return torch.equal(own, seen[0][1].to(own.dtype)) and torch.allclose(seen[0][0], hidden, atol=1e-3)

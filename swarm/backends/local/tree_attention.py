@@ -60,7 +60,14 @@ class TreeMask:
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = tuple(segments)
         self.size = segments[-1].end if segments else 0
-        self.runs = _runs(self.segments)
+        heads = [number for number, one in enumerate(segments) if one.parent < 0 or one.parent != number - 1]
+        self.runs: list[SegmentRun] = []
+        for head, following in zip(heads, [*heads[1:], len(segments)], strict=True):
+            first, parent = segments[head], segments[head].parent
+            seen = None
+            if parent >= 0:  # the run that the parent is of, up to the parent's end
+                seen = slice(segments[heads[bisect(heads, parent) - 1]].start, segments[parent].end)
+            self.runs.append(SegmentRun(first.start, segments[following - 1].end, first.below, seen))
         self._blocks: dict[tuple[int, torch.dtype], tuple[list[Block], list[SegmentRun]]] = {}
 
     def blocks(self, pairs: int, dtype: torch.dtype) -> tuple[list[Block], list[SegmentRun]]:
@@ -96,18 +103,6 @@ class TreeMask:
         places = torch.arange(start, end)
         seen = (places <= places[:, None]) & (places[:, None] < below)
         return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)
-
-
-def _runs(segments: Sequence[Segment]) -> tuple[SegmentRun, ...]:
-    heads = [number for number, segment in enumerate(segments) if segment.parent < 0 or segment.parent != number - 1]
-    found = []
-    for head, following in zip(heads, [*heads[1:], len(segments)], strict=True):
-        first, parent = segments[head], segments[head].parent
-        seen = None
-        if parent >= 0:  # the run that the parent is of, up to the parent's end
-            seen = slice(segments[heads[bisect(heads, parent) - 1]].start, segments[parent].end)
-        found.append(SegmentRun(first.start, segments[following - 1].end, first.below, seen))
-    return tuple(found)
 
 
 def install(model: Any) -> None:

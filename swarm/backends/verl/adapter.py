@@ -82,6 +82,7 @@ def make_engine(folder: Path, job: Job, device: str) -> Any:
     """Return verl's engine for a model, made and sharded over the ranks of the group; all of them must call it."""
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import TrainingWorkerConfig
+    from verl.workers.engine.fsdp import transformer_impl
     from verl.workers.engine_workers import TrainingWorker
 
     if device == "cpu":
@@ -106,7 +107,10 @@ def make_engine(folder: Path, job: Job, device: str) -> Any:
     worker.engine._build_lora_module = build_seeded
     if worker.engine.is_param_offload_enabled:
         _wait_for_moves()
-    _compute_together()
+    # log-probs of many tokens at once, in fp32: where flash attention is missing verl goes token by token, and in the
+    # logits' own type; what is one micro-batch it would take apart and put together, row by row
+    transformer_impl.logprobs_from_logits = logprobs_of
+    transformer_impl.prepare_micro_batches = lambda data, **_: ([data], None)
     with enter_mode(worker.engine, nullcontext()):
         worker.reset()
     return worker.engine
@@ -114,7 +118,6 @@ def make_engine(folder: Path, job: Job, device: str) -> Any:
 
 @cache
 def _register_cpu() -> None:
-    """Tell verl, once in a process, that its FSDP engine runs on a CPU."""
     from verl.workers.engine.base import EngineRegistry
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
@@ -137,15 +140,6 @@ def _wait_for_moves() -> None:
 
     fsdp_utils.offload_fsdp2_model_to_cpu = move_weights
     transformer_impl.offload_fsdp_optimizer = move_moments
-
-
-def _compute_together() -> None:
-    """Have verl compute log-probs of many tokens at once, in fp32: where flash attention is missing it goes token by
-    token, and in the logits' own type. What is one micro-batch it would take apart and put together, row by row."""
-    from verl.workers.engine.fsdp import transformer_impl
-
-    transformer_impl.logprobs_from_logits = logprobs_of
-    transformer_impl.prepare_micro_batches = lambda data, **_: ([data], None)
 
 
 _TOGETHER: Final = 512

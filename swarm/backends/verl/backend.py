@@ -66,7 +66,12 @@ class VerlBackend(ModelBackend["ReplicatedEngine", "VerlLearner"]):
 
 
 async def _start(job: Job, models: Path) -> tuple[Cluster, Parts[ReplicatedEngine, VerlLearner]]:
-    folder, renderer, cluster = await _prepare_cancellable(job, models)
+    making = asyncio.ensure_future(asyncio.to_thread(_prepare, job, models))
+    try:
+        folder, renderer, cluster = await asyncio.shield(making)
+    except asyncio.CancelledError:  # the cluster that the thread joins is left again
+        making.add_done_callback(partial(_end_unwanted, end=lambda made: made[2].leave()))
+        raise
     # a GPU draws for each seed apart, and so slower
     draws = SeedSequence(job.seed) if cluster.device == "cpu" else None
     learning = asyncio.ensure_future(asyncio.to_thread(_learner, job, folder, cluster, draws))
@@ -86,9 +91,8 @@ async def _start(job: Job, models: Path) -> tuple[Cluster, Parts[ReplicatedEngin
             learner.use_devices = partial(_use_devices, learner, engine)
         weights = await asyncio.to_thread(_hash_weights, learner)
     except BaseException:  # whoever cancels the boot wants no cluster that goes on
-        learning.add_done_callback(
-            partial(_end_unwanted, end=lambda made: made.stop())
-        )  # its thread cannot be cancelled; it fails once Ray is left
+        # its thread cannot be cancelled; it fails once Ray is left
+        learning.add_done_callback(partial(_end_unwanted, end=lambda made: made.stop()))
         if serving is not None:
             serving.cancel()
             await asyncio.wait({serving})
@@ -96,16 +100,6 @@ async def _start(job: Job, models: Path) -> tuple[Cluster, Parts[ReplicatedEngin
         raise
     template = hashlib.sha256(renderer.template.encode()).hexdigest()
     return cluster, Parts(engine, learner, renderer, {"weights": weights, "template": template})
-
-
-async def _prepare_cancellable(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
-    """Return what a thread made; whoever is cancelled meanwhile leaves the cluster that it joins."""
-    making = asyncio.ensure_future(asyncio.to_thread(_prepare, job, models))
-    try:
-        return await asyncio.shield(making)
-    except asyncio.CancelledError:
-        making.add_done_callback(partial(_end_unwanted, end=lambda made: made[2].leave()))
-        raise
 
 
 def _end_unwanted(making: asyncio.Future[Any], end: Callable[[Any], None]) -> None:

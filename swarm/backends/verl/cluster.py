@@ -443,7 +443,6 @@ def _start_ray(common: Mapping[str, Any], starts: int) -> None:
 
 
 def _kill_local_ray(but: Sequence[psutil.Process] = ()) -> None:
-    """End a Ray that was started here, with all that it runs, whatever it can still be told."""
     processes: list[psutil.Process] = []
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.Error):  # it may end by itself

@@ -28,9 +28,8 @@ from swarm.backends.local.micro_batch import group_by_length
 from swarm.backends.protocols import NotFinite, TrainEpisode
 from swarm.backends.verl import adapter
 from swarm.backends.verl.engine import SeedSequence
-from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss, verl_batch
 from swarm.backends.verl.processes import LOOK_S
-from swarm.backends.verl.worker import Rank
+from swarm.backends.verl.worker import ObjectiveLoss, Rank, VerlLoss, verl_batch
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 

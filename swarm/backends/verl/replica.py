@@ -353,7 +353,6 @@ class RayReplica:
 
 
 def _translate_error(error: Exception) -> Exception:
-    """Return what an error that came over Ray says: the replica's own, or that its process is gone."""
     import ray
 
     if isinstance(error, ray.exceptions.RayTaskError):

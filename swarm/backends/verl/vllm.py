@@ -398,5 +398,4 @@ def boot_error(error: BaseException, log: Iterable[str], spec: ReplicaSpec) -> B
 
 
 def _strip_prefix(line: str) -> str:
-    """Return a line of a log without what stands before the error, cut short."""
     return (_ERROR.search(line) or [line])[0][:400]

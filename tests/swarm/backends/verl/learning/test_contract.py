@@ -26,7 +26,7 @@ from swarm.timelines.node import TrainRow
 pytest.importorskip("tensordict", reason="tensordict comes with verl, which is not installed here")
 from swarm.backends.verl.backend import _learner
 from swarm.backends.verl.learner import RowPartition
-from swarm.backends.verl.losses import ObjectiveLoss, batch_tokens, verl_batch
+from swarm.backends.verl.worker import ObjectiveLoss, batch_tokens, verl_batch
 from tests.swarm.algorithms.factories import loss_of
 
 _VOCABULARY = 11

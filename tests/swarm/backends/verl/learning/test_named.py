@@ -18,7 +18,7 @@ from swarm.algorithms.rows import flatten_tokens
 from swarm.backends.protocols import CallReward
 from swarm.backends.verl import adapter
 from swarm.backends.verl.learner import RowPartition
-from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss
+from swarm.backends.verl.worker import ObjectiveLoss, VerlLoss
 from swarm.job import Job, TinyModel
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import CORRECTIONS, ESTIMATORS, POLICY_LOSSES
