@@ -76,6 +76,14 @@ class Token:
     logprob: float
     top: tuple[tuple[str, float], ...] = ()
 
+    def to_wire(self) -> dict[str, Any]:
+        """Return it as OpenAI's protocols have it."""
+
+        def logprob(text: str, value: float) -> dict[str, Any]:
+            return {"token": text, "logprob": value, "bytes": list(text.encode())}
+
+        return {**logprob(self.text, self.logprob), "top_logprobs": [logprob(*other) for other in self.top]}
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -204,16 +212,6 @@ def _digest(text: str) -> bytes:
 
 def _encode(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode()
-
-
-def token_logprobs(tokens: Sequence[Token]) -> list[dict[str, Any]]:
-    def logprob(text: str, value: float) -> dict[str, Any]:
-        return {"token": text, "logprob": value, "bytes": list(text.encode())}
-
-    return [
-        {**logprob(token.text, token.logprob), "top_logprobs": [logprob(*other) for other in token.top]}
-        for token in tokens
-    ]
 
 
 def answer_tokens(reply: Reply) -> Sequence[Token]:

@@ -9,31 +9,12 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from swarm.dialects.base import (
-    CompletionRequest,
-    Dialect,
-    Reply,
-    RequestedSampling,
-    StreamWriter,
-    Token,
-    event,
-    token_logprobs,
-)
-from swarm.dialects.fields import (
-    Fields,
-    body_fields,
-    field_error,
-    function_tool,
-    is_plain,
-    join_text,
-    read_call_id,
-    read_tool_choice,
-)
+from swarm.dialects.base import CompletionRequest, Dialect, Reply, RequestedSampling, StreamWriter, Token, event
+from swarm.dialects.fields import Fields, body_fields, field_error, function_tool, is_plain, join_text
 from swarm.errors import SwarmError
 from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words, chat_call, chat_message
 
 MOST_ANSWERS = 128
-MOST_ALTERNATIVES = 20
 _NO_INFLUENCE = (
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_options",
     "prompt_cache_retention",
@@ -68,14 +49,14 @@ def parse(body: bytes, model: str) -> CompletionRequest:
         return CompletionRequest(messages, stream=stream)
     tools = [_tool(Fields(tool, f"tools.{number}")) for number, tool in enumerate(fields.items("tools") or [])]
     limits = [fields.integer("max_tokens", 1), fields.integer("max_completion_tokens", 1)]
-    logprobs, alternatives = fields.flag("logprobs"), fields.integer("top_logprobs", 0, MOST_ALTERNATIVES)
+    logprobs, alternatives = fields.flag("logprobs"), fields.integer("top_logprobs", 0, 20)
     if alternatives and not logprobs:
         raise field_error("top_logprobs", "is given only beside `logprobs` true; add it, or leave this out")
     options = fields.inner("stream_options")
     request = CompletionRequest(
         messages=messages,
         tools=tuple(tools),
-        tool_choice=read_tool_choice(fields, tools, nested=True),
+        tool_choice=fields.tool_choice(tools, nested=True),
         parallel_tool_calls=fields.flag("parallel_tool_calls") is not False,
         sampling=RequestedSampling(
             max_tokens=min((limit for limit in limits if limit is not None), default=None),
@@ -142,7 +123,7 @@ def _message(fields: Fields, called: set[str]) -> Message:
     if role == "assistant":
         message |= _assistant(fields, called)
     elif role == "tool":
-        message["tool_call_id"] = read_call_id(fields, "tool_call_id", called)
+        message["tool_call_id"] = fields.call_id("tool_call_id", called)
     fields.close()
     return message
 
@@ -219,7 +200,7 @@ class ChatWriter(StreamWriter):
     def _chunk(
         self, choice: int, delta: Mapping[str, Any], tokens: Sequence[Token] = (), *, finish: str | None = None
     ) -> bytes:
-        logprobs = {"content": token_logprobs(tokens)} if tokens else None
+        logprobs = {"content": [token.to_wire() for token in tokens]} if tokens else None
         one = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return event({**self._head, "choices": [one]})
 
@@ -234,7 +215,7 @@ def format_reply(name: str, model: str, request: CompletionRequest, replies: Seq
         message = chat_message(reply.answer, reply.call_ids)
         if reply.answer.tool_calls:
             message["content"] = reply.answer.content or None
-        logprobs = None if request.logprobs is None else {"content": token_logprobs(reply.tokens)}
+        logprobs = None if request.logprobs is None else {"content": [token.to_wire() for token in reply.tokens]}
         end = {"logprobs": logprobs, "finish_reason": _finish(reply)}
         choices.append({"index": len(choices), "message": message, **end})
     head = _head(name, "chat.completion", model, request, replies[0].version)

@@ -127,6 +127,43 @@ class Fields:
             raise field_error(self.at(name), f"expected at most {bounds}, found more: each is looked for at each token")
         return tuple(stops)
 
+    def call_id(self, name: str, called: Container[str]) -> str:
+        call_id = self.required_text(name)
+        if call_id not in called:
+            raise field_error(self.at(name), f"expected a tool call made before it, found {abbreviate(call_id)}")
+        return call_id
+
+    def tools(
+        self, read: "Callable[[Fields], Tool]", left_out: re.Pattern[str]
+    ) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+        """Return the tools offered, and each kind left out once: `left_out` matches types, its first group is the
+        kind."""
+        tools: list[Tool] = []
+        kinds: dict[str, None] = {}
+        for number, tool in enumerate(self.items("tools") or []):
+            kind = tool.get("type") if isinstance(tool, dict) else None
+            if isinstance(kind, str) and (known := left_out.fullmatch(kind)):
+                kinds[known[known.lastindex or 0]] = None
+            else:
+                tools.append(read(Fields(tool, f"tools.{number}")))
+        return tuple(tools), tuple(kinds)
+
+    def tool_choice(self, tools: Sequence[Tool], *, nested: bool) -> ToolChoice:
+        """Return what OpenAI's APIs choose: a word or a function, whose name may stand in an object of its own."""
+        found = self.take("tool_choice")
+        if found in (None, "auto", "none"):
+            return ToolChoice(found or "auto")
+        name = None
+        if found != "required":
+            if not isinstance(found, dict) or found.get("type") != "function":
+                wrong = f"expected none, auto, required or a function, found {abbreviate(found)}"
+                raise field_error("tool_choice", wrong)
+            named = Fields(found, "tool_choice")
+            named.take("type")
+            name = (named.inner("function") if nested else named).required_text("name")
+            named.close()
+        return check_choice(ToolChoice("required", name), tools)
+
     def ignore(self, *names: str) -> None:
         for name in names:
             self._left.pop(name, None)
@@ -216,21 +253,6 @@ def function_tool(name: str, description: str | None, parameters: Mapping[str, A
     return {"type": "function", "function": {**function, "parameters": parameters or {}}}
 
 
-def read_tools(
-    fields: Fields, read: Callable[[Fields], Tool], left_out: re.Pattern[str]
-) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
-    """Return the tools offered, and each kind left out once: `left_out` matches types, its first group is the kind."""
-    tools: list[Tool] = []
-    kinds: dict[str, None] = {}
-    for number, tool in enumerate(fields.items("tools") or []):
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if isinstance(kind, str) and (known := left_out.fullmatch(kind)):
-            kinds[known[known.lastindex or 0]] = None
-        else:
-            tools.append(read(Fields(tool, f"tools.{number}")))
-    return tuple(tools), tuple(kinds)
-
-
 def check_choice(choice: ToolChoice, tools: Sequence[Tool]) -> ToolChoice:
     known = [tool["function"]["name"] for tool in tools]
     if choice.mode == "required" and (not known or choice.name not in (None, *known)):
@@ -239,29 +261,6 @@ def check_choice(choice: ToolChoice, tools: Sequence[Tool]) -> ToolChoice:
             "tool_choice", f"expected one of `tools` ({', '.join(known) or 'none given'}), found {wanted}"
         )
     return choice
-
-
-def read_tool_choice(fields: Fields, tools: Sequence[Tool], *, nested: bool) -> ToolChoice:
-    """Return what OpenAI's APIs choose: a word or a function, whose name may stand in an object of its own."""
-    found = fields.take("tool_choice")
-    if found in (None, "auto", "none"):
-        return ToolChoice(found or "auto")
-    name = None
-    if found != "required":
-        if not isinstance(found, dict) or found.get("type") != "function":
-            raise field_error("tool_choice", f"expected none, auto, required or a function, found {abbreviate(found)}")
-        named = Fields(found, "tool_choice")
-        named.take("type")
-        name = (named.inner("function") if nested else named).required_text("name")
-        named.close()
-    return check_choice(ToolChoice("required", name), tools)
-
-
-def read_call_id(fields: Fields, name: str, called: Container[str]) -> str:
-    call_id = fields.required_text(name)
-    if call_id not in called:
-        raise field_error(fields.at(name), f"expected a tool call made before it, found {abbreviate(call_id)}")
-    return call_id
 
 
 def abbreviate(value: Any) -> str:

@@ -37,8 +37,6 @@ from swarm.dialects.fields import (
     function_tool,
     is_plain,
     join_text,
-    read_call_id,
-    read_tools,
 )
 from swarm.errors import ContextExceeded, SwarmError
 from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words
@@ -94,7 +92,7 @@ def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
         raise refusal
     fields.require_model(model)
     system, turns = _system(fields.take("system"), "system"), fields.items("messages")
-    tools, left_out = read_tools(fields, _tool, _LEFT_OUT)
+    tools, left_out = fields.tools(_tool, _LEFT_OUT)
     choice, parallel = _tool_choice(fields.inner("tool_choice"))
     thinking, output = fields.inner("thinking"), fields.inner("output_config")
     if not thinking.absent:
@@ -222,7 +220,7 @@ def _user(value: Any, where: str, called: set[str]) -> list[Message]:
             text = "" if content is None else join_text(content, block.at("content"), _TEXT)
             if block.flag("is_error") and not text.lower().startswith("error"):
                 text = f"Error: {text}"
-            call_id = read_call_id(block, "tool_use_id", called)
+            call_id = block.call_id("tool_use_id", called)
             read.append({"role": "tool", "tool_call_id": call_id, "content": [text]})
             block.ignore("cache_control")
         else:

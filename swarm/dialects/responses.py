@@ -21,21 +21,9 @@ from swarm.dialects.base import (
     named_event,
     rename_param,
     seal,
-    token_logprobs,
     unseal,
 )
-from swarm.dialects.fields import (
-    Fields,
-    abbreviate,
-    body_fields,
-    field_error,
-    function_tool,
-    is_plain,
-    join_text,
-    read_call_id,
-    read_tool_choice,
-    read_tools,
-)
+from swarm.dialects.fields import Fields, abbreviate, body_fields, field_error, function_tool, is_plain, join_text
 from swarm.errors import InvalidRequest, SwarmError, Throttled
 from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words
 
@@ -116,7 +104,7 @@ def _read_call(item: Fields, conversation: _Conversation) -> None:
 
 def _read_output(item: Fields, conversation: _Conversation) -> None:
     content = join_text(item.take("output"), item.at("output"), _TEXTS)
-    call_id = read_call_id(item, "call_id", conversation.called)
+    call_id = item.call_id("call_id", conversation.called)
     conversation.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
     item.require_neutral(caller=({"type": "direct"},))
     item.ignore("id", "status", "name")
@@ -165,7 +153,7 @@ def parse(body: bytes, model: str) -> CompletionRequest:
     messages = messages_of(fields.take("input"))
     if instructions:
         messages = ({"role": "system", "content": instructions}, *messages)
-    tools, left_out = read_tools(fields, _tool, _LEFT_OUT)
+    tools, left_out = fields.tools(_tool, _LEFT_OUT)
     text, reasoning, options = fields.inner("text"), fields.inner("reasoning"), fields.inner("stream_options")
     format_, verbosity = _format(text.inner("format")), text.choice("verbosity", ("low", "medium", "high"))
     effort = reasoning.text("effort")
@@ -173,7 +161,7 @@ def parse(body: bytes, model: str) -> CompletionRequest:
     request = CompletionRequest(
         messages=messages,
         tools=tools,
-        tool_choice=read_tool_choice(fields, tools, nested=False),
+        tool_choice=fields.tool_choice(tools, nested=False),
         parallel_tool_calls=fields.flag("parallel_tool_calls") is not False,
         sampling=RequestedSampling(
             max_tokens=fields.integer("max_output_tokens", 1),
@@ -273,7 +261,7 @@ def format_reply(name: str, model: str, request: CompletionRequest, replies: Seq
         silent = not answer.content and not answer.tool_calls
         items.append(reasoning_item(f"rs_{name}_0", answer.reasoning, cut if silent else "completed"))
     if answer.content or not (items or answer.tool_calls):
-        part = text_part(answer.content, token_logprobs(answer_tokens(reply)))
+        part = text_part(answer.content, [token.to_wire() for token in answer_tokens(reply)])
         status = "completed" if answer.tool_calls else cut
         items.append(message_item(f"msg_{name}_{len(items)}", [part], status))
     for call_id, call in zip(reply.call_ids, answer.tool_calls, strict=True):
@@ -354,7 +342,7 @@ class ResponsesWriter(StreamWriter):
                 + self._event(f"{arguments}.done", **place, name=piece.name, arguments=piece.arguments)
                 + self._finish_item(whole)
             )
-        logprobs = token_logprobs(tokens) if isinstance(piece, Words) else []
+        logprobs = [token.to_wire() for token in tokens] if isinstance(piece, Words) else []
         if not piece.text and type(piece) is not self._kind:
             return b""
         opened = b"" if type(piece) is self._kind else self._close_item("completed") + self._open_item(type(piece))
