@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 
 _SERVING = {wire.ServerState.ROLLING, wire.ServerState.ROLLING_POST, wire.ServerState.WEIGHT_SYNCING}
-_POLL_S = 0.2
 _MOST_OWNER = 128
 EPISODE_TIMEOUT_S = 600.0
 WireT = TypeVar("WireT", bound=BaseModel)
@@ -119,7 +118,7 @@ class AsyncSwarmClient(Connectable):
                 raise errors.ServerFailed(f"the server failed: {status.reason}")
             if time.monotonic() > deadline:
                 raise errors.EngineUnavailable(f"the server is still {status.state} after {timeout_s:g} s")
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(0.2)
 
     async def stop(self) -> wire.Status:
         """Stop the engine: tracking is finished, the server is OFFLINE."""

@@ -31,7 +31,6 @@ class HasId(Protocol):
 
 TaskT = TypeVar("TaskT", bound=HasId)
 AckT = TypeVar("AckT", bound=Ack)
-_CREDIT = ("by_call", "by_agent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +158,8 @@ class Episode(Generic[TaskT]):
 def end_request(**fields: Any) -> EndRequest:
     """Return the request that ends an episode; raise InvalidRequest for what cannot be trained on."""
     try:
-        return EndRequest(
-            **{name: {} if value is None and name in _CREDIT else value for name, value in fields.items()}
-        )
+        empty: dict[str, Any] = {name: {} for name in ("by_call", "by_agent") if fields.get(name, 0) is None}
+        return EndRequest(**{**fields, **empty})
     except ValidationError as error:
         raise to_invalid_request(error) from None
 

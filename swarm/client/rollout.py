@@ -64,8 +64,6 @@ WAIT_S = 10.0
 CLEANUP_TIMEOUT_S = 2.0
 """How long a cancelled rollout tries to give an episode up; its lease runs out anyway. The server is told that an
 episode may take so much longer than its agent: by then it was ended or given up."""
-RATE_LIMITED = "rate_limited"
-"""Under which plays are counted that an API's rate limit failed."""
 _RESEND_S = 0.2
 _IDLE_LOOK_S = 0.6
 """Three times the pause between two looks for open episodes while there is none."""
@@ -311,7 +309,7 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
             if away == errors.StoreUnavailable.code:  # an episode begins all the same
                 log.info("event=store_unavailable pause_s=%.1f", limits.extend(0.0))
         elif limit_s is not None:
-            self.dropped[RATE_LIMITED] += 1
+            self.dropped["rate_limited"] += 1
             log.info("event=rate_limited pause_s=%.1f", limits.extend(limit_s))
         else:
             limits.reset()

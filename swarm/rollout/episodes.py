@@ -219,10 +219,6 @@ class Leases:
         prepared = self._prepared.get(claims.episode)
         return prepared if prepared is not None and prepared.fencing_token == claims.fencing_token else None
 
-    def find_expired(self) -> list[LeasedEpisode]:
-        now = self._clock()
-        return [e for e in self._open.values() if e.expires_at <= now and not e.calls and e.settling is None]
-
     def state_of(self, episode_id: str) -> State | None:
         if episode_id in self._open:
             return "open"
@@ -363,7 +359,8 @@ class EpisodeRegistry:
         first = self._first_outcomes(plays)
         if self.pending_evaluations and len(first) == self.pending_evaluations:
             self.pending_evaluations, self.evaluated = 0, first
-            self.groups.touch_all()
+            for group in self.groups:  # the time in which none is completed counts from now: nobody could play
+                group.touched_at = self.clock()
 
     def _first_outcomes(self, plays: Mapping[str, Outcome | None]) -> list[Outcome]:
         return [play for play in islice(plays.values(), self.pending_evaluations) if play is not None]

@@ -256,11 +256,6 @@ class Groups:
     def drop(self, group: Group) -> Group:
         return self._take_out(group.ended, again=True)[0]
 
-    def touch_all(self) -> None:
-        """Count the time in which no group is completed from now: nobody could play."""
-        for group in self._alive:
-            group.touched_at = self._clock()
-
     def drop_samples(self, episodes: Iterable[str]) -> list[Sample]:
         samples = [self._ended[episode] for episode in episodes if episode in self._ended]
         self._take_out(samples, again=True)

@@ -42,7 +42,6 @@ log = logging.getLogger(__name__)
 
 HEARTBEATS_ONLY_S = 600.0
 """Seconds after its last call for which heartbeats keep a straggler whose client did not say how long it may take."""
-_COMING = frozenset({wire.ServerState.BOOTING, wire.ServerState.WEIGHT_SYNCING})
 
 
 class Rollout(EpisodeRegistry):
@@ -82,7 +81,7 @@ class Rollout(EpisodeRegistry):
             raise errors.ServerFailed(f"the server FAILED: {self.machine.reason}")
         if request.kind == "train" and self.finished:
             raise errors.JobFinished(f"the job's {self.job.steps} steps are done; only evaluation episodes begin now")
-        if state in _COMING:
+        if state in (wire.ServerState.BOOTING, wire.ServerState.WEIGHT_SYNCING):
             return None
         if state is wire.ServerState.OFFLINE:
             raise errors.EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
@@ -306,9 +305,6 @@ class Rollout(EpisodeRegistry):
             self.changed.clear()
             await self.changed.wait()
 
-    def begin_drain(self) -> None:
-        self.full_since = self.clock()
-
     async def quiesce(self) -> None:
         """Shut the gate and wait until nothing generates; a call longer than `drain_timeout_s` is fenced."""
         self.gate.shut()
@@ -346,7 +342,8 @@ class Rollout(EpisodeRegistry):
         return self.clock() - began < drain / 2 and await self.gate.wait_until_empty(drain)
 
     def sweep(self) -> None:
-        for episode in self.leases.find_expired():
+        now = self.clock()
+        for episode in [e for e in self.leases if e.expires_at <= now and not e.calls and e.settling is None]:
             self.fence(episode, "lease_expired")
         if self.pending_evaluations:  # the batch stands: nobody holds it up, and no group could be completed
             self._straggling_since = None

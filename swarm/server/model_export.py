@@ -19,7 +19,6 @@ from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from swarm.backends.protocols import NO_ROOM, DiskFull
 from swarm.environments.registry import add_folder
@@ -31,9 +30,6 @@ from swarm.rollout.keys import Keys
 from swarm.server.service import SwarmServer, default_store
 from swarm.store.archive import Archive, TrainingSummary
 from swarm.wire import CheckpointList, CheckpointSummary
-
-if TYPE_CHECKING:
-    from swarm.backends.local.model_files import WrittenModel
 
 LATEST, BEST = "latest", "best"
 STORE = "AJET_SWARM_STORE"
@@ -82,7 +78,14 @@ def export_model(
         from swarm.backends.local.model_files import write_model
 
         made = write_model(known.job, models, folder, draft, apart=apart, say=say)
-        card = _write_card(draft, summary, known, made)
+        card = ModelCard(
+            ajet=version("ajet"), job_digest=known.job_digest, job=known.job.value(), step=summary.step,
+            environment=known.job.environment, checkpoint=summary.name, dtype=known.job.dtype, adapter=made.adapter,
+            base=str(made.base), base_weights=made.base_weights, template=made.template, sha256=folder_hash(draft),
+            data=known.lists, trained_episodes=known.trained, measured=known.evaluation,
+        )  # fmt: skip
+        (draft / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        (draft / "README.md").write_text(card.readme(), encoding="utf-8")
         os.rename(draft, to)
     except (OSError, DiskFull) as error:
         if isinstance(error, OSError) and error.errno not in NO_ROOM:
@@ -106,18 +109,6 @@ async def _find_training(
     if job is not None and not (job.equals(known.job) or job.continues(known.job)):
         raise NotFound("expected a training of the job that is named, found none here: leave --job out, or train it")
     return summary, server.checkpoints_of(known.job_digest) / summary.name, known
-
-
-def _write_card(draft: Path, summary: CheckpointSummary, known: TrainingSummary, made: "WrittenModel") -> ModelCard:
-    card = ModelCard(
-        ajet=version("ajet"), job_digest=known.job_digest, job=known.job.value(), environment=known.job.environment,
-        step=summary.step, checkpoint=summary.name, dtype=known.job.dtype, adapter=made.adapter, base=str(made.base),
-        base_weights=made.base_weights, template=made.template, sha256=folder_hash(draft), data=known.lists,
-        trained_episodes=known.trained, measured=known.evaluation,
-    )  # fmt: skip
-    (draft / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    (draft / "README.md").write_text(card.readme(), encoding="utf-8")
-    return card
 
 
 def main(arguments: list[str] | None = None) -> int:

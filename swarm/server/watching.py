@@ -200,7 +200,6 @@ async def history(server: SwarmServer, query: HistoryQuery) -> HistoryPage:
     return HistoryPage(job_digest=await server.digest(), steps=steps, next=steps[-1].step if more else None)
 
 
-HOW_TO_EVALUATE = "ajet client run --evaluations"
 MOST_STREAMS_NAMED = 8
 """Streams that are named as waited for."""
 
@@ -216,7 +215,7 @@ def why_waiting(state: wire.ServerState, reason: str | None, training: Training 
     rollout, waits = training.rollout, list[StepWait]()
     if rollout.pending_evaluations:
         awaited, played = rollout.unplayed, sum(episode.kind == "eval" for episode in rollout.leases)
-        who = f"{played} in play" if played else f"nobody plays them: {HOW_TO_EVALUATE}"
+        who = f"{played} in play" if played else "nobody plays them: ajet client run --evaluations"
         text = f"{awaited} evaluation episodes of version {rollout.version} ({who})"
         return (StepWait(what="evaluation", text=text, count=awaited),)
     if training.finished:

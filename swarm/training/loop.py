@@ -94,7 +94,6 @@ NOTHING = RecoveredState((), 0, {}, (), (), {}, (), 0, {})
 """What a new training goes on from."""
 
 T = TypeVar("T")
-_RUNNING = frozenset({ServerState.BOOTING, ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING})
 
 
 class Training:
@@ -176,7 +175,7 @@ class Training:
         self._spawn(self._boot(), "boot")
 
     def fail(self, reason: str) -> None:
-        if self._machine.state not in _RUNNING:
+        if self._machine.state in (ServerState.OFFLINE, ServerState.FAILED):
             return
         self.updating = False
         self._machine.transition_to(ServerState.FAILED, reason)
@@ -319,12 +318,11 @@ class Training:
         """Wait for a batch; without staleness also until nothing generates, nor does before the next rollout."""
         rollout = self.rollout
         await rollout.wait_until(lambda: rollout.groups.full)
+        rollout.full_since = rollout.clock()
         if self.job.max_staleness:
-            rollout.begin_drain()
             await rollout.wait_until(lambda: rollout.groups.complete)
             return rollout.take_batch()
         self._machine.transition_to(ServerState.ROLLING_POST)
-        rollout.begin_drain()
         groups = await rollout.wait_for_batch()
         self._machine.transition_to(ServerState.WEIGHT_SYNCING)
         return groups

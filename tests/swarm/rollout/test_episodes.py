@@ -161,7 +161,7 @@ async def draining(ended: int, **asked: Any) -> tuple[Scene, list[LeasedEpisode]
     for done in episodes[:ended]:
         await scene.end(done)
     scene.machine.transition_to(S.ROLLING_POST)
-    scene.rollout.begin_drain()
+    scene.rollout.full_since = scene.rollout.clock()
     scene.rollout.sweep()
     return scene, episodes[ended:]
 
@@ -493,7 +493,7 @@ async def test_an_episode_in_doubt_gives_its_place_up_after_the_drain_time_and_j
     for task in "abb":
         await scene.end(await play(scene, task))
     scene.machine.transition_to(S.ROLLING_POST)
-    scene.rollout.begin_drain()
+    scene.rollout.full_since = scene.rollout.clock()
     await scene.pass_time(11)
     await scene.end(await play(scene))
     assert [group.name for group in scene.rollout.take_batch()] == ["a#1", "b#2"]
