@@ -129,15 +129,12 @@ class Objective:
         self._several = job.epochs * job.minibatches > 1
         self._off = job.rollout_correction == "off"
         self._sequences = job.algorithm == "gspo"
+        self.needs_sequences = self._sequences and (self._several or self._off)
+        """Whether a minibatch of several micro-batches must begin with a pass that fills `Tokens.sequence`."""
 
     def needs_proximal(self, *, stale: bool) -> bool:
         """Whether an update must begin with a pass that computes `Tokens.proximal`; `stale`: it has older tokens."""
         return self._several and not self._off and stale
-
-    @property
-    def needs_sequences(self) -> bool:
-        """Whether a minibatch of several micro-batches must begin with a pass that fills `Tokens.sequence`."""
-        return self._sequences and (self._several or self._off)
 
     def sequences(self, parts: Sequence[tuple[Tensor, Tokens]]) -> list[Tensor]:
         """Return `Tokens.sequence` of each micro-batch, of its tokens and their present log-probs (M,)."""

@@ -98,6 +98,7 @@ class FakeEngine:
         self._chunk_size = chunk_size
         self._released = asyncio.Event()
         self._released.set()
+        self.hold, self.release = self._released.clear, self._released.set
         self._requests = 0
         self.refuse_next: str | None = None
         self.lose_next: str | None = None
@@ -106,12 +107,6 @@ class FakeEngine:
         self.cancelled = 0
         self.seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         """Prompt and sampled ids of each finished generation, for tests of what the engine really saw."""
-
-    def hold(self) -> None:
-        self._released.clear()
-
-    def release(self) -> None:
-        self._released.set()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
         """Yield the script's answer; the same seed, or temperature 0, gives the same answer to the same prompt."""
@@ -167,16 +162,11 @@ class FakeLearner:
         self.version = engine.version
         self._released = threading.Event()
         self._released.set()
+        self.hold, self.release = self._released.clear, self._released.set
         self.learning = False
         self.batches: list[Batch] = []
         self.trained: list[tuple[int, list[tuple[str, int]]]] = []
         self.fail_next: str | None = None
-
-    def hold(self) -> None:
-        self._released.clear()
-
-    def release(self) -> None:
-        self._released.set()
 
     def update(self, batch: Batch) -> Mapping[str, float]:
         """Count the batch; refuse to while a generation runs, where that breaks the server's promise."""

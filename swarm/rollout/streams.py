@@ -75,15 +75,12 @@ class EpisodeAges:
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self.bounded = most > 0
         self._oldest: dict[str, int] = {}
         self.version = 0
         """Updates done."""
         self.learning = False
         """A batch was taken, and its update is not done."""
-
-    @property
-    def bounded(self) -> bool:
-        return self._most > 0
 
     def count_batches(self, steps: int) -> int:
         """Return how many batches' places may be taken: no more than the job's `steps` want."""
@@ -138,11 +135,8 @@ class DeficitRoundRobin:
         scale = lcm(*(part.denominator for part in parts.values()))
         self._part = {name: int(part * scale) for name, part in parts.items()}
         self._unit = sum(self._part.values())
+        self.shares = {name: part / self._unit for name, part in self._part.items()}
         self._deficits = {name: round(Fraction(deficits.get(name, 0.0)) * self._unit) for name in parts}
-
-    @property
-    def shares(self) -> dict[str, float]:
-        return {name: part / self._unit for name, part in self._part.items()}
 
     def deal(self) -> str:
         for name, part in self._part.items():

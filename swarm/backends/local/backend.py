@@ -60,6 +60,9 @@ class ModelBackend(Generic[EngineT, LearnerT]):
     def __init__(self, job: Job, models: Path) -> None:
         self.job = job
         self._models = models
+        model = job.model
+        self.model_name = Path(model.path).name if isinstance(model, PathModel) else f"tiny-{job.environment}"
+        self.probs_tolerance = PROBS_TOLERANCE[job.dtype]
         self._started: Parts[EngineT, LearnerT] | None = None
 
     @property
@@ -83,15 +86,6 @@ class ModelBackend(Generic[EngineT, LearnerT]):
     @property
     def provenance(self) -> Mapping[str, str]:
         return self._parts.provenance
-
-    @property
-    def model_name(self) -> str:
-        model = self.job.model
-        return Path(model.path).name if isinstance(model, PathModel) else f"tiny-{self.job.environment}"
-
-    @property
-    def probs_tolerance(self) -> float | None:
-        return PROBS_TOLERANCE[self.job.dtype]
 
 
 class LocalBackend(ModelBackend["LocalEngine", "LocalLearner"]):

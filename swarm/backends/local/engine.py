@@ -47,10 +47,6 @@ _Output = Chunk | BackendError
 class LocalEngine:
     """Implements `Engine` over a batcher. `start` and `generate` belong to one event loop; `stop` ends the thread."""
 
-    @property
-    def guided(self) -> bool:
-        return self._guides is not None
-
     def __init__(
         self,
         policy: Policy,
@@ -65,6 +61,7 @@ class LocalEngine:
         self._failures = 0
         self._max_context = max_context
         self._guides = guides
+        self.guided = guides is not None
         self._wake = threading.Condition()
         self._arrived: list[Generation] = []
         self._stopped: str | None = "the engine is not started"

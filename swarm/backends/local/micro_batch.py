@@ -40,14 +40,11 @@ class PaddedRows:
         self.rows = rows
         self.ids = torch.nn.utils.rnn.pad_sequence([row.ids for row in rows], batch_first=True)
         """(B, T)"""
+        self.tokens = self.ids.numel()
         counts = torch.tensor([len(row.places) for row in rows])
         starts = torch.arange(len(rows)) * self.ids.shape[1]
         self.places = torch.cat([row.places for row in rows]) + starts.repeat_interleave(counts)
         """(M,), in ids flattened."""
-
-    @property
-    def tokens(self) -> int:
-        return self.ids.numel()
 
     def features(self, policy: Policy, places: Tensor | None = None) -> Tensor:
         found = policy.features(self.ids.to(policy.device), use_cache=False)
@@ -197,6 +194,7 @@ class PackedRows:
         self.rows: Sequence[Row] = [branch.row for branch in branches]
         self.shares = any(branch.shared for branch in branches)
         self.ids = torch.cat([branch.row.ids[branch.shared :] for branch in branches])
+        self.tokens = len(self.ids)
         self.position = torch.cat([torch.arange(branch.shared, len(branch.row.ids)) for branch in branches])
         path = np.empty(max(len(branch.row.ids) for branch in branches), dtype=np.int64)
         places: list[np.ndarray] = []
@@ -211,10 +209,6 @@ class PackedRows:
             size += length - shared
             places.append(path[row.places.numpy()])
         self.places, self.tree = torch.from_numpy(np.concatenate(places)), TreeMask(_segments(parents, size))
-
-    @property
-    def tokens(self) -> int:
-        return len(self.ids)
 
     def features(self, policy: Policy, places: Tensor | None = None) -> Tensor:
         # given a mask of four dimensions that nobody reads, transformers builds none of N x N

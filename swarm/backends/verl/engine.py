@@ -151,7 +151,8 @@ class ReplicatedEngine:
         self._scheduler = DeviceScheduler()
         self._supervisors: list[asyncio.Task[None]] = []
         self._published: PublishedWeights | None = None
-        self._version = 0
+        self.version = 0
+        """That of the weights which every replica confirmed last."""
         self._failure: str | None = None
         self._stopped: str | None = "the engine is not started"
         self._changed = asyncio.Event()
@@ -159,11 +160,6 @@ class ReplicatedEngine:
         """Where sessions are, by the numbers of replicas."""
         self._keys = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
-
-    @property
-    def version(self) -> int:
-        """That of the weights which every replica confirmed last."""
-        return self._version
 
     def failure(self) -> str | None:
         return self._failure
@@ -173,7 +169,7 @@ class ReplicatedEngine:
         self._loop = asyncio.get_running_loop()
         self._slots = [ReplicaSlot(number) for number in range(self._count)]
         self._sessions.clear()
-        self._published, self._version, self._scheduler = None, 0, DeviceScheduler()
+        self._published, self.version, self._scheduler = None, 0, DeviceScheduler()
         self._stopped = self._failure = None
         self._changed = asyncio.Event()
         booted = [self._loop.create_future() for _ in self._slots]
@@ -273,7 +269,7 @@ class ReplicatedEngine:
         if error := next(filter(None, errors), None):
             self.fail(f"version {version} could not be published: {error}")
             raise BackendError(self._failure or "")
-        self._version = version
+        self.version = version
         self._scheduler.end()
 
     def _load_weights(self, life: ReplicaInstance, published: PublishedWeights) -> BackendError | None:
