@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from swarm import errors, wire
 from swarm.client.episode import Agent, Episode, EpisodeResult, HasId, Result, RolloutSummary, TaskT
-from swarm.client.rollout import CLEANUP_TIMEOUT_S, WAIT_S, Place, RolloutLoop, StreamTasks, retry_until_ready
+from swarm.client.rollout import WAIT_S, Place, RolloutLoop, StreamTasks, retry_until_ready
 from swarm.client.transport import Connectable, Transport
 from swarm.snapshot import HistoryPage, Snapshot
 
@@ -280,14 +280,14 @@ class AsyncSwarmClient(Connectable):
         """
         if (group_size := (await self.status()).group_size) is None:
             raise errors.InvalidRequest("the server has no job yet; call ensure_training(job) first")
-        rollout, leave_s = RolloutLoop(agent, timeout_s), timeout_s + CLEANUP_TIMEOUT_S
+        rollout = RolloutLoop(agent, timeout_s)
         if choose is None:
             known = list(tasks)
             named = await retry_until_ready(lambda: self.register_tasks(known, stream))
-            begin = partial(self.begin_next, named, wait_s=WAIT_S, timeout_s=leave_s)
+            begin = partial(self.begin_next, named, wait_s=WAIT_S, timeout_s=rollout.allowed_s)
             places: Iterator[Place[Episode[Any]]] = itertools.repeat(Place(0, begin))
         else:
-            chosen = partial(self.begin, stream=stream, wait_s=WAIT_S, timeout_s=leave_s)
+            chosen = partial(self.begin, stream=stream, wait_s=WAIT_S, timeout_s=rollout.allowed_s)
             places = _places_of_chosen(partial(choose, rollout.results), chosen, group_size)
         await rollout.play(places, concurrency)
         return rollout.summary()
@@ -307,7 +307,7 @@ class AsyncSwarmClient(Connectable):
         (`failed`). AgentFailed where plays fail again and again before they call the model."""
         known = list(tasks)
         rollout = RolloutLoop(agent, timeout_s, worst)
-        leave_s = timeout_s + CLEANUP_TIMEOUT_S
+        leave_s = rollout.allowed_s
         begin = partial(self.begin, kind="eval", stream=wire.EVALUATION_STREAM, wait_s=WAIT_S, timeout_s=leave_s)
         places = (Place(sample, partial(begin, task)) for task in known for sample in range(samples))
         await rollout.play(places, concurrency)

@@ -187,6 +187,8 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
     def __init__(self, agent: Callable[[PlayT], Awaitable[AnswerT]], timeout_s: float) -> None:
         self._agent = agent
         self._timeout_s = timeout_s
+        self.allowed_s = timeout_s + CLEANUP_TIMEOUT_S
+        """What the server is told that an episode may take."""
         self._open: dict[PlayT, float] = {}
         """What is played, and until when its lease is kept: a play that never comes to its end is lost at last."""
         self._most_failures = FAILURES_IN_A_ROW

@@ -26,16 +26,7 @@ from typing import Any, Final, TypeVar
 from swarm import errors
 from swarm.client.async_client import EPISODE_TIMEOUT_S, AsyncSwarmClient
 from swarm.client.episode import AgentFailed, Episode, HasId, Result, end_request, parse_reward
-from swarm.client.rollout import (
-    CLEANUP_TIMEOUT_S,
-    WAIT_S,
-    Place,
-    PlayLoop,
-    StreamTasks,
-    mean_of,
-    retry_until_ready,
-    run_shielded,
-)
+from swarm.client.rollout import WAIT_S, Place, PlayLoop, StreamTasks, mean_of, retry_until_ready, run_shielded
 from swarm.client.transport import Transport
 from swarm.wire import EVALUATION_STREAM, Ack
 
@@ -97,16 +88,13 @@ class Team:
         self.decider = decider or able[0]
         if self.decider not in able:
             raise errors.InvalidRequest(f"expected a decider among {sorted(able)}, found {self.decider!r}")
+        self.task: Any = self.episodes[self.decider].task
+        """The task that the team plays."""
         self._patience_s = patience_s
         self._deciding = False
 
     def __getitem__(self, role: str) -> Episode[Any]:
         return self.episodes[role]
-
-    @property
-    def task(self) -> Any:
-        """The task that the team plays."""
-        return self.episodes[self.decider].task
 
     @property
     def ttl_s(self) -> float:
@@ -289,7 +277,6 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
         """Roles whose jobs are finished, as far as is known."""
         self._tasks = tasks
         self._stream = stream
-        self._allowed_s = timeout_s + CLEANUP_TIMEOUT_S
         self._named: dict[str, StreamTasks[HasId]] = {}
         self.results: list[TeamResult] = []
 
@@ -320,7 +307,7 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
             try:
                 if role not in self._named:
                     self._named[role] = await client.register_tasks(self._tasks, self._stream)
-                allowed_s = self._allowed_s + WITHDRAW_S
+                allowed_s = self.allowed_s + WITHDRAW_S
                 begin = client.begin_next(self._named[role], wait_s=WAIT_S, timeout_s=allowed_s)
                 begun[role] = await _shield_begin(begin)
                 return role
@@ -332,7 +319,7 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
         """Begin the leader's task at another member, and keep the leases of those begun until there is room."""
         deadline, lost = time.monotonic() + WITHDRAW_S, self.dropped.total()
         wait_s = min(_LONGEST_WAIT_S, leader.ttl_s / 3)
-        begin = partial(self._clients[role].begin, leader.task, stream=self._stream, timeout_s=self._allowed_s)
+        begin = partial(self._clients[role].begin, leader.task, stream=self._stream, timeout_s=self.allowed_s)
         while role not in self._finished:
             try:
                 begun[role] = await _shield_begin(begin(wait_s=wait_s))
@@ -347,7 +334,7 @@ class _TeamLoop(PlayLoop[Team, Mapping[str, Result]]):
 
     async def _evaluate(self, begun: dict[str, Episode[Any]], role: str, task: HasId) -> None:
         begin = partial(self._clients[role].begin, task, kind="eval", stream=self._stream)
-        begun[role] = await _shield_begin(begin(wait_s=WAIT_S, timeout_s=self._allowed_s))
+        begun[role] = await _shield_begin(begin(wait_s=WAIT_S, timeout_s=self.allowed_s))
 
     def _note_finished(self, role: str) -> None:
         if role not in self._finished:

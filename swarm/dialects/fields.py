@@ -162,7 +162,15 @@ class Fields:
             named.take("type")
             name = (named.inner("function") if nested else named).required_text("name")
             named.close()
-        return check_choice(ToolChoice("required", name), tools)
+        return self.check_choice(ToolChoice("required", name), tools)
+
+    def check_choice(self, choice: ToolChoice, tools: Sequence[Tool]) -> ToolChoice:
+        known = [tool["function"]["name"] for tool in tools]
+        if choice.mode == "required" and (not known or choice.name not in (None, *known)):
+            wanted = "a tool" if choice.name is None else abbreviate(choice.name)
+            expected = f"expected one of `tools` ({', '.join(known) or 'none given'})"
+            raise field_error(self.at("tool_choice"), f"{expected}, found {wanted}")
+        return choice
 
     def ignore(self, *names: str) -> None:
         for name in names:
@@ -251,16 +259,6 @@ def function_tool(name: str, description: str | None, parameters: Mapping[str, A
     if description is not None:
         function["description"] = description
     return {"type": "function", "function": {**function, "parameters": parameters or {}}}
-
-
-def check_choice(choice: ToolChoice, tools: Sequence[Tool]) -> ToolChoice:
-    known = [tool["function"]["name"] for tool in tools]
-    if choice.mode == "required" and (not known or choice.name not in (None, *known)):
-        wanted = "a tool" if choice.name is None else abbreviate(choice.name)
-        raise field_error(
-            "tool_choice", f"expected one of `tools` ({', '.join(known) or 'none given'}), found {wanted}"
-        )
-    return choice
 
 
 def abbreviate(value: Any) -> str:

@@ -28,16 +28,7 @@ from swarm.dialects.base import (
     signature,
     unseal,
 )
-from swarm.dialects.fields import (
-    Fields,
-    abbreviate,
-    body_fields,
-    check_choice,
-    field_error,
-    function_tool,
-    is_plain,
-    join_text,
-)
+from swarm.dialects.fields import Fields, abbreviate, body_fields, field_error, function_tool, is_plain, join_text
 from swarm.errors import ContextExceeded, SwarmError
 from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words
 
@@ -109,7 +100,7 @@ def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
     return CompletionRequest(
         messages=(*system, *_messages(turns)),
         tools=tools,
-        tool_choice=check_choice(choice, tools),
+        tool_choice=fields.check_choice(choice, tools),
         parallel_tool_calls=parallel,
         sampling=RequestedSampling(json_schema=schema),
         left_out=left_out if effort is None else (*left_out, "output_config.effort"),
