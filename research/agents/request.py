@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from research.errors import BadInput
 from research.installation.servers import HOW_TO_START, Server, ServerConnection
+from research.text import SECRET_NAME
 from sandboxes import SandboxError
 from sandboxes.docker.archive import read_folder
 from sandboxes.gateway.egress import Destination
@@ -41,7 +42,6 @@ EVALUATED: Split = "search"
 LEAST_MEMORY, MOST_MEMORY = 64 << 20, 16 << 40
 MOST_STREAM = 128
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|AUTH", re.IGNORECASE)
 _OURS = frozenset({"PYTHONPATH", "PYTHONHOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "HOME", "TMPDIR"})
 
 THREADS_A_PLAY, FILES_A_PLAY = 4, 16
@@ -185,7 +185,7 @@ class RunOptions(BaseModel):
                 raise BadInput(f"expected --env NAME=VALUE; found {name[:60]!r}")
             if name.upper() in _OURS or name.upper().startswith("AJET_"):
                 raise BadInput(f"expected --env to leave {name} alone: it is set for the agent; use another name")
-            if contained and _SECRET.search(name):
+            if contained and SECRET_NAME.search(name):
                 raise BadInput(
                     f"expected no secret in --env; found {name}, which any code in the container could read. Let a "
                     "proxy on this machine add it to requests, and open that with --allow 127.0.0.2:PORT "

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from research.proposals.actions import Note, Plan, Revise, SideAction
 from research.proposals.arms import arm_text
+from research.text import SECRET_NAME
 from studies import StudyState
 from studies.log.entries import PlannerNote
 from studies.records.alpha import AlphaLedger, AlphaLedgers
@@ -30,7 +31,6 @@ MOST = 8
 """Texts that are shown: the latest."""
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x1b\\|\x07|$)|[@-_])|\x9b[0-?]*[ -/]*[@-~]", re.DOTALL)
 """Terminal sequences: CSI (also as one character), strings up to their terminator, and two-character ones."""
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE", re.IGNORECASE)
 _SHORTEST_SECRET = 8
 """Shorter ones are placeholders, which would be found in any text."""
 MOST_IDEAS: Final = 20
@@ -69,7 +69,7 @@ def sanitize_line(text: str, most: int = LONGEST) -> str:
 def redact_secrets(text: str) -> str:
     """Return a text without the values of those variables of this process that are secrets by their names."""
     for name, value in os.environ.items():
-        if len(value) >= _SHORTEST_SECRET and _SECRET.search(name):
+        if len(value) >= _SHORTEST_SECRET and SECRET_NAME.search(name):
             text = text.replace(value, "***")
     return text
 

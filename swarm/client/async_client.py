@@ -219,8 +219,8 @@ class AsyncSwarmClient(Connectable):
         return await self._get(wire.CheckpointList, "/checkpoints")
 
     async def release(self, training: str) -> wire.FileList:
-        """Have the server keep the last weights alone of a training that nobody goes on with, by its job's digest; return
-        what went (needs the admin role). Raises JobConflict while it is on."""
+        """Have the server keep the last weights alone of a training that nobody goes on with, by its job's digest, and
+        return what went (needs the admin role). Raises JobConflict while it is on."""
         path = f"/checkpoints?training={training}"
         return await self._transport.ask(wire.FileList.model_validate, "DELETE", path, self._token)
 

@@ -21,6 +21,7 @@ from research.planners.history import (
     ClaimFacts,
     Notebook,
     RoundFacts,
+    redact_secrets,
     sanitize_line,
 )
 from research.proposals.actions import AskUser, Note, Plan, Replicate, Revise
@@ -167,3 +168,10 @@ def test_ideas_are_shown_as_they_stand_now() -> None:
         "you_asked_the_user": [{"id": "question-4", "text": "Which?"}],
     }
     assert Notebook().facts() == {}
+
+
+def test_values_of_variables_that_are_secrets_by_name_are_struck_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PREFECT_API_AUTH_STRING", "WANDB_API_KEY", "GIT_AUTHOR_NAME"):
+        monkeypatch.setenv(name, f"value of {name}")
+    told = redact_secrets("value of PREFECT_API_AUTH_STRING, value of WANDB_API_KEY, value of GIT_AUTHOR_NAME")
+    assert told == "***, ***, value of GIT_AUTHOR_NAME"
