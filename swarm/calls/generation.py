@@ -213,11 +213,8 @@ class AnswerGeneration:
         self._pieces: list[SampledPiece] = []
         self._told = 0  # ids whose tokens went with a piece
         self._decode = _make_decoder(backend.renderer, plan.tools)
-        self._one_call = (
-            SingleToolCall(self._read_ids, self._decode, backend.renderer.stop_ids)
-            if plan.one_call and plan.tools
-            else None
-        )
+        single = plan.one_call and plan.tools
+        self._one_call = SingleToolCall(self._read_ids, self._decode, backend.renderer.stop_ids) if single else None
         watched = plan.streamed or self._one_call is not None
         self._text = TextStream(self._decode, plan.stops, incremental=watched)
         self._reader = self._new_reader()
@@ -233,10 +230,7 @@ class AnswerGeneration:
         finally:
             self.generating = False
             gate.leave()
-        pieces = [
-            *self._limit_to_one_call(self._read(self._text.finish())),
-            *self._limit_to_one_call(self._reader.finish()),
-        ]
+        pieces = [*self._limit(self._read(self._text.finish())), *self._limit(self._reader.finish())]
         if self._text.stopped:  # a stop string may have waited for the rest of a character behind it
             self.finish = "stop"
         if self._one_call is not None and not self._one_call.ends_itself(self.ids):
@@ -305,7 +299,7 @@ class AnswerGeneration:
             self.logprobs += chunk.logprobs[part]
             self.versions += [chunk.version] * len(ids)
             self._tops += chunk.top[part]
-            pieces += self._limit_to_one_call(self._read(self._text.feed(ids)))
+            pieces += self._limit(self._read(self._text.feed(ids)))
             if self._over:
                 break
         else:
@@ -320,7 +314,7 @@ class AnswerGeneration:
     def _read(self, text: str) -> Sequence[Piece]:
         return self._reader.feed(text) if text else ()
 
-    def _limit_to_one_call(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+    def _limit(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
         return pieces if self._one_call is None else self._one_call.take(self.ids, pieces)
 
     def _read_ids(self, ids: Sequence[int]) -> Sequence[Piece]:

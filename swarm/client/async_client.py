@@ -150,11 +150,10 @@ class AsyncSwarmClient(Connectable):
         """Begin one training episode of the stream's next place, whose task the server chooses; raises as `begin`.
         First what was begun by anybody and not brought to its end, then the next task of the pass. The stream's list is
         named before: `register_tasks`."""
-        lease = await self._begin(
-            wire.BeginRequest(
-                tasks=tasks.digest, stream=tasks.stream, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s
-            )
+        asked = wire.BeginRequest(
+            tasks=tasks.digest, stream=tasks.stream, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s
         )
+        lease = await self._begin(asked)
         return Episode(self._transport, lease, tasks[lease.task_id])
 
     async def register_tasks(self, tasks: Iterable[TaskT], stream: str = "default") -> StreamTasks[TaskT]:

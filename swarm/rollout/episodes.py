@@ -136,6 +136,9 @@ class PreparedEpisode:
         return self.sample.episode
 
 
+Unclosed = LeasedEpisode | PreparedEpisode
+
+
 @dataclass(frozen=True, slots=True)
 class ClosedEpisode:
     """What is remembered of a closed episode; `fencing_token` is the one that is valid since."""
@@ -237,7 +240,7 @@ class Leases:
             reason=closed.reason, refused=sum(closed.refusals.values()), refusal=closed.refusal,
         )  # fmt: skip
 
-    def renew(self, episode: LeasedEpisode | PreparedEpisode) -> None:
+    def renew(self, episode: Unclosed) -> None:
         now = self._clock()
         episode.expires_at = now + self._ttl_s
         if isinstance(episode, LeasedEpisode):
@@ -252,13 +255,7 @@ class Leases:
         self._open.pop(sample.episode, None)
         self._prepared[sample.episode] = PreparedEpisode(sample, now, now + self._ttl_s, fencing_token)
 
-    def close(
-        self,
-        episode: LeasedEpisode | PreparedEpisode,
-        state: Closing,
-        end: int | None = None,
-        reason: str | None = None,
-    ) -> None:
+    def close(self, episode: Unclosed, state: Closing, end: int | None = None, reason: str | None = None) -> None:
         """Close an open or prepared episode; calls in flight end with the error later calls will get."""
         refusals: tuple[Mapping[str, int], str | None] = ({}, None)
         if isinstance(episode, PreparedEpisode):
@@ -404,9 +401,7 @@ class EpisodeRegistry:
             code=episode.code,
         )  # fmt: skip
 
-    async def settle(
-        self, episode: LeasedEpisode | PreparedEpisode, work: Callable[[], Coroutine[None, None, None]]
-    ) -> None:
+    async def settle(self, episode: Unclosed, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """Do the work that closes or prepares an episode, once: whoever comes meanwhile shares its outcome. Model calls
         in flight end first. It goes on when its caller is gone, or was told after SETTLING_S to ask again."""
 

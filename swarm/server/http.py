@@ -121,12 +121,9 @@ async def on_refusal(request: Request, error: Exception) -> Response:
         return error_response(wrong if field else errors.InvalidRequest(f"{place}: {wrong}"))
     if isinstance(error, HTTPException):
         where = f"{request.method} {request.url.path}"
-        missing = error.status_code == 404
-        known = (
-            errors.NotFound(f"there is no route {where}")
-            if missing
-            else errors.InvalidRequest(f"{where} is not allowed")
-        )
+        known: errors.SwarmError = errors.InvalidRequest(f"{where} is not allowed")
+        if error.status_code == 404:
+            known = errors.NotFound(f"there is no route {where}")
         return json_response(openai_error(known), error.status_code, dict(error.headers or {}))
     return Response(status_code=499)
 

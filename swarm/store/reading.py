@@ -184,7 +184,8 @@ def recover_state(engine: sa.Engine, stored: StoredTraining, kept: int, fresh_st
         collected = sa.select(sa.func.max(_E.step)).where(own, _E.state == "consumed", _E.calls.is_not(None))
         gone = connection.execute(collected).scalar() or 0
         oldest = max(oldest_needed(connection, training, kept), gone)
-        measured = sa.select(STEPS.c.step).where(STEPS.c.training == training, STEPS.c.metrics.is_not(None))
+        known = sa.select(STEPS.c.step).where(STEPS.c.training == training, STEPS.c.metrics.is_not(None))
+        measured = connection.execute(known.order_by(STEPS.c.step)).scalars().all()
         streams = _rows(connection, StreamRow, training)
         begun = sa.select(sa.func.count()).select_from(EPISODES).where(own)
         ends = sa.select(_E.episode, _E.fencing_token, _E.state, _E.reason).where(own, _E.closed.is_not(None))
@@ -212,11 +213,7 @@ def recover_state(engine: sa.Engine, stored: StoredTraining, kept: int, fresh_st
             job_digest=stored.digest,
             fresh_start=fresh_start,
             lists=_rows(connection, TaskListRow, training),
-            measured=_ByStep(
-                engine,
-                connection.execute(measured.order_by(STEPS.c.step)).scalars().all(),
-                partial(read_column, STEPS.c.metrics),
-            ),
+            measured=_ByStep(engine, measured, partial(read_column, STEPS.c.metrics)),
             evaluations=read_evaluations(connection, training),
             played=played,
         )

@@ -346,10 +346,7 @@ def select_anchors(known: Sequence[Message]) -> Sequence[Message]:
         if known[place].get("reasoning_content") or "</think>" in str(known[place].get("content"))
     )
     thought = next(thoughts, -1)
-    kept = {
-        *range(len(answers) - _LAST_TURNS, len(answers)),
-        *(bisect(answers, place) - 1 for place in (asked, thought)),
-    }
+    kept = {*range(len(answers) - _LAST_TURNS, len(answers)), *(bisect(answers, at) - 1 for at in (asked, thought))}
     ends = [*answers[1:], len(known)]
     turns = [known[answers[turn] : ends[turn]] for turn in sorted(kept - {-1})]
     return [*known[: answers[0]], *chain.from_iterable(turns)]

@@ -180,18 +180,18 @@ _ITS_OWN: Final = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUF
 
 
 class HeadWatch(threading.Thread):
-    """Looks whether Ray's head answers at its address, until it is ended; a Ray of this process's own ends with its
-    head."""
+    """Looks whether Ray's head answers at its address, until `ended`; a Ray of this process's own ends with its head."""
 
     def __init__(self, address: str, *, local: bool) -> None:
         super().__init__(name="ray head", daemon=True)
         self.failure: str | None = None
-        self._address, self._local, self._ended = address, local, threading.Event()
+        self.ended = threading.Event()
+        self._address, self._local = address, local
 
     def run(self) -> None:
         host, _, port = self._address.rpartition(":")
         missed, most = 0, MISSES if self._local else MISSES_AFAR
-        while missed < most and not self._ended.wait(LOOK_S):
+        while missed < most and not self.ended.wait(LOOK_S):
             try:
                 socket.create_connection((host, int(port)), LOOK_S).close()
             except OSError as error:
@@ -205,9 +205,6 @@ class HeadWatch(threading.Thread):
             )
             if self._local:
                 _kill_local_ray()
-
-    def end(self) -> None:
-        self._ended.set()
 
 
 class Cluster:
@@ -302,7 +299,7 @@ class Cluster:
         """Leave the cluster; one that was started here ends with the last training of this process that is on it."""
         places, self._places = self._places, None
         if self._watch is not None:
-            self._watch.end()
+            self._watch.ended.set()
         try:
             if places is not None and self.failure() is None:  # without its head Ray would wait
                 from ray.util.placement_group import remove_placement_group
