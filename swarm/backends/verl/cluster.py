@@ -180,7 +180,7 @@ _ITS_OWN: Final = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUF
 
 
 class HeadWatch(threading.Thread):
-    """Looks whether Ray's head answers at its address, until `ended`; a Ray of this process's own ends with its head."""
+    """Looks whether Ray's head answers at its address, until `ended`; one of this process ends with its head."""
 
     def __init__(self, address: str, *, local: bool) -> None:
         super().__init__(name="ray head", daemon=True)
