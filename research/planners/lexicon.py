@@ -5,11 +5,13 @@ number with a unit or a letter glued to it (`10x`, `7b`) is a word. What stands 
 """
 
 import re
+import tomllib
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from importlib import resources
+from typing import Any, Literal
 
 from research.planners.context import FieldSpec, known_environments
 from research.planners.values import Sense
@@ -55,88 +57,17 @@ def stems(text: str) -> frozenset[str]:
     return frozenset(map(stem, text.split()))
 
 
-UP = stems(
-    "larger large bigger big higher high more increase increases increasing increased raise raising raised greater "
-    "longer stronger wider extra hotter warmer"
-)
-DOWN = stems(
-    "smaller lower fewer less decrease decreasing decreased reduce reducing reduced lowering shrink shrinking shorter "
-    "weaker narrower colder cooler"
-)
-SENSES: Mapping[Sense, frozenset[str]] = {
-    "up": UP,
-    "down": DOWN,
-    "on": stems("enable enabling use using add adding"),
-    "off": stems("without disable disabling no remove removing removed drop dropping omit omitting"),
-}
-BEATING = stems("beat beats outperform outperforms exceed exceeds surpass surpasses")
-REVERSING = BEATING | stems("than over against rather instead compared")
-"""Words between what is tried and what it is compared with."""
-SEPARATORS = REVERSING | stems("vs v versus or to and")
-ASSIGNING = stems("of at is be being to from set a an the value among")
-"""Words that may stand between a field and its value."""
-FILLERS = ASSIGNING | stems("as with for using")
-"""Words that may stand between values that are listed."""
-HOLDING = stems("with without at under using for")
-"""Words before a condition of a comparison."""
-ARTICLES = stems("a an the number of both")
-REPLICATING = stems("replicate replicates replicated replicating replication repeat repeated again")
-REACHING = stems("to reach reaches reaching hit hits until get gets at solve solves")
-FRAME = ARTICLES | stems(
-    "does do did doing is are was be been can could will would should shall may might must has have had get gets make "
-    "makes making give gives let lets it its this that these those there i we you in on to for and or how "
-    "what which why whether where much study test compare comparing comparison try find show tell see know explain "
-    "examine investigate check please effect influence impact affect affects limit limits change changes choice "
-    "choose pick matter difference train trains trained training learn learns learned learning agent agents policy rl "
-    "reinforcement task tasks game games environment play playing run end work works value values setting use "
-    "want need really actually"
-)
-"""Words that hold a sentence together, and ask for nothing."""
-PHRASES: tuple[tuple[str, TopicWord], ...] = (
-    ("better;lift;lifts;improve;improves;improvement;help;helps;helpful;boost;boosts;benefit;benefits;solve more;"
-     "solve more of;solves more;solves more of;learn more;more success", TopicWord("effect", "", claim="increase")),
-    ("worse;worsen;hurt;hurts;harm;harms;harmful;hinder;hinders;impair;impairs;degrade;degrades;damage;solve fewer;"
-     "solve less", TopicWord("effect", "", claim="decrease")),
-    ("faster;quicker;sooner;faster learning;learn faster;speed up;speeds up;sample efficient;more sample efficient;"
-     "fewer episodes;in fewer episodes;in fewer steps;need fewer episodes;more quickly",
-     TopicWord("effect", "episodes", claim="increase")),
-    ("slower;slow down;slows down;more slowly;less sample efficient;more episodes;need more episodes",
-     TopicWord("effect", "episodes", claim="decrease")),
-    ("faster in wall clock time;faster in seconds;less wall clock time",
-     TopicWord("effect", "seconds", claim="increase")),
-    ("wall clock;wall clock time;in wall clock time", TopicWord("effect", "seconds")),
-    ("area under the curve;area under the learning curve;auc", TopicWord("effect", "area")),
-    ("cheaper;fewer tokens;token efficient;more token efficient", TopicWord("effect", "tokens", claim="increase")),
-    ("more expensive;costlier;more tokens", TopicWord("effect", "tokens", claim="decrease")),
-    ("more stable;less likely to collapse;prevent collapse", TopicWord("effect", "collapse", claim="increase")),
-    ("less stable;unstable;more likely to collapse;collapse more", TopicWord("effect", "collapse", claim="decrease")),
-    ("generalise better;generalize better;transfer better", TopicWord("effect", "transfer", claim="increase")),
-    ("generalise;generalize;transfer", TopicWord("effect", "transfer")),
-    ("best;optimal;optimum;ideal;tune;tuning;sweep;optimise;optimize;work best;works best;learn best;which value;"
-     "what value;should i use;should we use;should i choose", TopicWord("effect", "", best=1)),
-    ("two best;best two;2 best;best 2", TopicWord("effect", "", best=2)),
-    ("three best;best three;3 best;best 3", TopicWord("effect", "", best=3)),
-    ("fastest;learn fastest;fewest episodes;need the fewest episodes;needs the fewest episodes",
-     TopicWord("effect", "episodes", best=1)),
-    ("cheapest;fewest tokens", TopicWord("effect", "tokens", best=1)),
-    ("most stable", TopicWord("effect", "collapse", best=1)),
-    ("no difference;make no difference;makes no difference;not make a difference;not matter;as good as;as well as;"
-     "no effect;have no effect;has no effect", TopicWord("idiom", "equivalent")),
-    ("at the same number of episodes;with the same number of episodes;at equal episodes;for a fixed number of episodes",
-     TopicWord("idiom", "episodes")),
-    ("group relative policy optimization;reinforcement learning;hidden task;held out task;language model;in general;"
-     "at all;at the end;at the end of training;after training;after the last step;on average;how come;how many;"
-     "how large;how big;how high;how low;how much;how long;how many seeds;how many runs;how many seeds do i need;"
-     "how many runs do i need", TopicWord("idiom", "")),
-)  # fmt: skip
-"""Words that say by what runs are judged and whether the treatment does better by it, or nothing beyond every study."""
-OUTCOMES: Mapping[str, str] = {
-    "success": "success;success rate;hidden success;final success;accuracy;final accuracy;performance;"
-    "final performance;score;final score;quality;result",
-    "reward": "reward;mean reward;average reward;final reward;hidden reward",
-}
-CHANGES: Mapping[Claim, str] = {"increase": "raise;increase;improve;higher", "decrease": "lower;reduce;decrease"}
-"""Words before an outcome with which they are a claim: raise the final success."""
+_TABLES: Mapping[str, Any] = tomllib.loads(resources.files(__package__).joinpath("lexicon.toml").read_text("utf-8"))
+_SETS = {name: stems(text) for name, text in _TABLES["words"].items()}
+UP, DOWN, HOLDING, ARTICLES = _SETS["up"], _SETS["down"], _SETS["holding"], _SETS["articles"]
+SENSES: Mapping[Sense, frozenset[str]] = {"up": UP, "down": DOWN, "on": _SETS["on"], "off": _SETS["off"]}
+BEATING, REPLICATING, REACHING = _SETS["beating"], _SETS["replicating"], _SETS["reaching"]
+REVERSING = BEATING | _SETS["reversing"]
+SEPARATORS = REVERSING | _SETS["separators"]
+ASSIGNING = _SETS["assigning"]
+FILLERS, FRAME = ASSIGNING | _SETS["fillers"], ARTICLES | _SETS["frame"]
+OUTCOMES: Mapping[str, str] = _TABLES["outcomes"]
+CHANGES: Mapping[Claim, str] = _TABLES["changes"]
 _OURS = tuple(
     f"{whose} {what}" for whose in ("my", "our", "this", "these", "my own")
     for what in ("game", "environment", "env", "task", "benchmark", "data set", "dataset", "problem")
@@ -210,8 +141,8 @@ def build_vocabulary(
         words = re.findall(r"[a-z0-9]+", wanted.environment.partition(MARK)[0].lower())
         parts = (" ".join(words[start:end]) for end in range(1, len(words) + 1) for start in range(end))
         add((part for part in parts if stem(part) not in FRAME), TopicWord("environment", wanted.environment))
-    for phrases, token in PHRASES:
-        add(phrases.split(";"), token)
+    for phrase in _TABLES["phrases"]:
+        add(phrase["are"].split(";"), TopicWord(**{name: value for name, value in phrase.items() if name != "are"}))
     for kind_name, outcomes in OUTCOMES.items():
         add(outcomes.split(";"), TopicWord("outcome", kind_name))
         for claim, verbs in CHANGES.items():
