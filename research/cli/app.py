@@ -140,6 +140,7 @@ class Ajet(LazyGroup):
             "verify, export, prune, remove.",
         ),
         **commands("research.cli.findings", "findings"),
+        **commands("research.cli.audit", "audit"),
         "ui": LazyCommand("research.cli.ui", "app", "Pages: follow, review, sign and steer studies in a browser."),
         "swarm": LazyCommand("research.cli.swarm", "app", "Swarm servers: host a trainable model for any agent."),
         "env": LazyCommand(

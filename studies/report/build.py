@@ -84,14 +84,21 @@ def build_report(state: StudyState, folder: Path) -> Report:
 
 def render_report(state: StudyState, folder: Path) -> dict[str, str]:
     """Return the text of each file of a report by its path, figures first; raise ReportError as `build_report` does."""
-    content = report_content(state, gather_rounds(state, folder))
+    return render_pages(report_content(state, gather_rounds(state, folder)), {name: f"{name}.jinja" for name in PAGES})
+
+
+def render_pages(content: Any, templates: Mapping[str, str]) -> dict[str, str]:
+    """Return the figures of some content by their paths, then its pages by their names, each by its template."""
     # matplotlib takes most of a second, which a command that builds no report should not wait for.
     from studies.report import plots
 
     figures = {d.name: plots.make_figure(d.name, d.figure, d.data) for d in list_drawings(content.body)}
     values = {"content": content, "figures": figures, "levels": LEVELS}
     values |= {"light": plots.variables(plots.LIGHT), "dark": plots.variables(plots.DARK)}
-    pages = {name: _environment(name == HTML).get_template(f"{name}.jinja").render(values) for name in PAGES}
+    pages = {
+        page: _environment(name.endswith(".html.jinja")).get_template(name).render(values)
+        for page, name in templates.items()
+    }
     return {f"figures/{name}.svg": plots.standalone(figure.svg) for name, figure in figures.items()} | pages
 
 

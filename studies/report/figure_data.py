@@ -120,6 +120,8 @@ class Shifts:
     rates: bool = False
     """Whether runs have 1 or 0, so that intervals are exact limits of a rate."""
     unit: str = ""
+    each: str = "run"
+    """What a mark is: a run, or of an audit a group, whose intervals are those that decide."""
 
 
 def list_plotted_arms(state: StudyState) -> list[tuple[str, int, tuple[RunState, ...]]]:

@@ -61,6 +61,8 @@ _LEGEND_LINE: Final = 20.0
 _FOOT: Final = 46.0
 _NAME_CHARS: Final = 80
 _PER_RUN: Final = 9.0
+_STRIP: Final = 120.0
+"""Most height of an arm's runs, however many they are."""
 _THOUSAND: Final = 1000
 _LEGEND: Final[Mapping[str, Any]] = {
     "loc": "upper left", "bbox_to_anchor": (0.0, 1.0), "frameon": False, "borderaxespad": 0, "borderpad": 0.1,
@@ -308,14 +310,15 @@ def draw_analysis(data: AnalysisFigure, _salt: str) -> Picture:
 def draw_shifts(data: Shifts, salt: str) -> Picture:
     tips: dict[str, str] = {}
     rows = [
-        FigureRow(arm.arm, _shift_note(arm, data), _PER_RUN * len(arm.pairs) + 26, arm_paint(arm.index))
+        FigureRow(arm.arm, _shift_note(arm, data), min(_PER_RUN * len(arm.pairs), _STRIP) + 26, arm_paint(arm.index))
         for arm in data.arms
     ]
     figure, strips = layout_rows(rows, {}, data.measured)
     for axes, arm, row in zip(strips, data.arms, rows, strict=True):
         color, shape = arm_paint(arm.index), marker(arm.index)
         for place, (label, before, after) in enumerate(arm.pairs):
-            gid, y = f"{salt}-{arm.index}-{place}", 1 - _PER_RUN * (place + 0.5) / row.height
+            below = _PER_RUN / 2 + (row.height - 26) / len(arm.pairs) * place
+            gid, y = f"{salt}-{arm.index}-{place}", 1 - below / row.height
             begun = f"{number(before, unit=data.unit)} before, " if before is not None else ""
             tips[gid] = f"{arm.arm}, {label}: {begun}{number(after, unit=data.unit)} after"
             if before is not None:
@@ -346,7 +349,8 @@ def _shift_note(arm: ArmShift, data: Shifts) -> tuple[str, ...]:
         return (f"{round(sum(after))} of {plural(len(after), 'run')}",)
     mean = number(sum(after) / len(after), unit=data.unit)
     said = f"{number(sum(known) / len(known), unit=data.unit)} → {mean}" if len(known) == len(after) else mean
-    return (said, f"mean of {plural(len(after), 'run')}" if len(after) > 1 else "1 run", *missed, *collapsed)
+    count = plural(len(after), data.each)
+    return (said, f"mean of {count}" if len(after) > 1 else count, *missed, *collapsed)
 
 
 def draw_effects(data: Effects, _salt: str) -> Picture:
@@ -406,12 +410,12 @@ def format_tick(value: float, _position: Any) -> str:
 
 
 def _caption_shifts(data: Shifts) -> str:
-    interval = "exact 95 % limits" if data.rates else "95 % t-interval"
+    interval = "exact 95 % limits" if data.rates else "95 % t-interval" if data.each == "run" else "deciding interval"
     said = (
         "a thin line is one run, from before training (hollow) to after it (filled); the large mark is the arm's mean "
         f"after training with its {interval}."
         if data.both
-        else f"a small mark is one run, the large one the arm's mean with its {interval}."
+        else f"a small mark is one {data.each}, the large one the arm's mean with its {interval}."
     )
     if any(arm.collapsed for arm in data.arms):
         said += " A cross is a training that collapsed, no part of the mean."

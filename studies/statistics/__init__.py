@@ -17,6 +17,7 @@ class _Lazy:
 
 
 np: Final[Any] = _Lazy("numpy")
+pd: Final[Any] = _Lazy("pandas")
 optimize: Final[Any] = _Lazy("scipy.optimize")
 special: Final[Any] = _Lazy("scipy.special")
 stats: Final[Any] = _Lazy("scipy.stats")

@@ -1,0 +1,286 @@
+"""`ajet audit`: tables of runs that were made elsewhere, from a file or W&B; terminal lines, and the report's page."""
+
+import csv
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any, Final
+
+import typer
+from rich.text import Text
+
+from research.cli.app import Json, answer, make_table, takes_options
+from research.errors import BadInput, NotReady
+from research.text import did_you_mean, suggest_path
+from studies.checks.conditions import CollectError
+from studies.report import elements
+from studies.report.figure_data import ArmShift, Shifts
+from studies.report.wording import NONE, p_value, percent, true_minus
+from studies.statistics import comparison, pd
+from studies.statistics.proportions import MOST_SEEDS
+from studies.verdicts.audit import Audit, AuditedClaim, AuditQuestion
+from studies.verdicts.audit import audit as audit_table
+
+PAGE: Final = "audit.html"
+STEPS: Final = ("_step", "step", "steps", "global_step", "epoch", "iteration", "timestep", "timesteps", "frame")
+OBSERVATIONAL: Final = (
+    "Observational: nothing was locked before these data; tables, runs and metrics may have been chosen, and whether "
+    "budgets, code and machines were equal is not known. A verdict says what chance alone would not do, and not why."
+)
+COLUMNS: Final = ("verdict", "difference", "interval", "p", "one run errs", "seeds needed", "could see")
+LEGEND: Final = (
+    "Interval and verdict are corrected for the number of comparisons, p is not. One run errs: how probable it is that "
+    "one run of each, drawn at random, stand in the other order. Seeds needed: runs an arm that see such a difference "
+    "with power 0.8 at 5 %, were it as large as it looks. Could see: the difference that these runs see so."
+)
+_MOST: Final = 400
+"""Runs of an arm that are drawn (of more every so many, by their value)."""
+_FIGURES: Final = 12
+"""Groups that have a figure of their own."""
+
+
+@takes_options(AuditQuestion)
+def audit(
+    ask: AuditQuestion,
+    source: Annotated[str, typer.Argument(help="A CSV file, wandb:FOLDER of offline runs, or wandb:[ENTITY/]PROJECT.")],
+    to: Annotated[Path | None, typer.Option(help=f"Folder to write the report into ({PAGE}).")] = None,
+    json: Json = False,
+) -> None:
+    """Say which claims of a table of finished runs hold, and which are noise: ajet's own statistics, observational.
+
+    For each pair of arms: difference and interval, corrected for the number of comparisons, how probable it is that one
+    run of each says the opposite, how many seeds an arm would have been needed, and what these could have seen.
+
+    Exit codes: 0 done, whatever it says; 2 a table that cannot be read so.
+
+    Examples:
+        ajet audit runs.csv --arm agent --metric final --group game --to audit
+        ajet audit steps.csv --arm lr --metric loss --better lower --run run_id --at 1000 --baseline 0.001
+        ajet audit wandb:./wandb --arm learning_rate --metric eval/success --target 0.8 --json
+    """
+    online = source.startswith("wandb:")
+    asked = ask.model_dump(include={"arm", "metric", "group", "seed", "run", "step"}) | (
+        {"run": ask.run or "run"} if online else {}
+    )
+    table = read_wandb(source[6:], ask.metric) if online else read_csv(Path(source), [*asked.values()])
+    names = list(table.columns)
+    for option, name in asked.items():
+        if (name or option in ("arm", "metric")) and (names.count(name) != 1 or [*asked.values()].count(name) > 1):
+            known = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+            raise BadInput(
+                f"expected one column {name!r} for --{option} alone; found {known}{did_you_mean(name, names)}"
+            )
+    free = {name.lower(): name for name in names if name not in asked.values()}
+    asked["seed"] = ask.seed or free.get("seed", "")
+    asked["step"] = ask.step or next((free[name] for name in STEPS if name in free), "")
+    if ask.at is not None and not (asked["run"] and asked["step"]):
+        raise BadInput("expected columns of runs and of steps with --at; found none; give --run FIELD and --step FIELD")
+    found = audit_table(table, ask.model_copy(update=asked))
+    if to is not None:
+        write_report(found, source, to)
+    payload = {"observational": True, "source": source, **{name: getattr(found, name) for name in found.__slots__}}
+    answer(json, payload, _lines(found), *([] if to is None else [str(to / PAGE)]))
+
+
+def read_csv(path: Path, wanted: Sequence[str]) -> Any:
+    """Return a table of text by the delimiter under which its header has the columns wanted."""
+    if not path.is_file():
+        raise BadInput(f"expected a CSV file, or wandb:FOLDER; found {path}, which is none{suggest_path(path)}")
+    try:
+        text = path.read_bytes().decode("utf-8-sig").lstrip("\r\n")
+        marks = {mark: next(csv.reader(text.splitlines()[:1], delimiter=mark), []) for mark in ",;\t|"}
+        headers = {mark: [name.strip() for name in header] for mark, header in marks.items()}
+        mark = max(headers, key=lambda each: (sum(name in headers[each] for name in wanted), len(headers[each])))
+        options = {"sep": mark, "dtype": str, "keep_default_na": False, "index_col": False, "skiprows": 1}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            table = pd.read_csv(StringIO(text), header=None, names=range(len(headers[mark])), **options)
+    except (ValueError, Warning) as error:
+        raise BadInput(
+            f"expected a table in {path}, each row as wide as its header, in UTF-8; found: {error}"
+        ) from error
+    if table.empty:
+        raise BadInput(f"expected rows below a header in {path}; found none; add runs")
+    return table.fillna("").apply(lambda column: column.str.strip()).set_axis(headers[mark], axis=1)
+
+
+def read_wandb(place: str, metric: str) -> Any:
+    """Return a row for each step of W&B's runs that logged the metric, with their configs, as text."""
+    runs, steps, seen = list[dict[str, Any]](), list[tuple[str, int, str]](), set[str]()
+    for own, config, history in _read_folder(Path(place)) if Path(place).is_dir() else _ask_wandb(place, metric):
+        runs.append({**config, **own})
+        seen.update(*history.values())
+        steps += [(own["run"], at, row[metric]) for at, row in history.items() if metric in row]
+    if not steps:
+        known = ", ".join(sorted(seen)[:12]) or "none"
+        raise BadInput(f"expected W&B's runs with {metric!r} in {place}; found {known}{did_you_mean(metric, seen)}")
+    configs = pd.json_normalize(runs).drop(columns=[metric, "_step"], errors="ignore")
+    logged = pd.DataFrame(steps, columns=["run", "_step", metric])
+    return configs.merge(logged, on="run", how="left").map(
+        lambda cell: "" if cell is None or cell != cell else f"{cell:.12g}" if isinstance(cell, float) else str(cell)
+    )
+
+
+WandbRuns = Iterator[tuple[dict[str, str], dict[str, Any], dict[int, dict[str, str]]]]
+"""What each run is, its config, and what it logged by step, as text."""
+
+
+def _read_folder(folder: Path) -> WandbRuns:
+    from research.runs.wandb_log import read_log
+
+    for path in sorted(folder.rglob("run-*.wandb")):
+        try:
+            told = read_log(path)
+        except CollectError as error:
+            raise BadInput(f"expected a log of W&B's; found: {error.reason}; move {path} away") from error
+        history = {at: {name: repr(value) for name, value in row.items()} for at, row in told.history.items()}
+        for at, names in told.not_finite.items():
+            history.setdefault(at, {}).update(dict.fromkeys(names, "nan"))
+        state = "finished" if told.ended else "not closed"
+        yield {"run": told.id, "wandb_group": told.group, "state": state}, told.config, history
+
+
+def _ask_wandb(place: str, metric: str) -> WandbRuns:
+    from research.controller.wandb import wandb_login
+
+    if (login := wandb_login(os.environ)).online is None:
+        raise NotReady(
+            f"expected a folder, or a project and W&B's key; found no {place}, and {login.why}; `wandb login`"
+        )
+    import wandb
+
+    try:
+        for one in wandb.Api(timeout=60).runs(place):
+            rows = one.scan_history(keys=["_step", metric]) if one.state != "running" else ()
+            history = {int(row["_step"]): {metric: str(row[metric])} for row in rows}
+            yield {"run": one.id, "wandb_group": one.group or "", "state": one.state}, one.config, history
+    except (wandb.Error, ValueError, OSError) as error:
+        raise NotReady(f"expected runs of W&B's project {place}; found: {error}; name it as ENTITY/PROJECT") from error
+
+
+def _size(value: float | None, sign: str = "+") -> str:
+    return NONE if value is None else true_minus(f"{value:{sign},.3g}" if abs(value) < 1000 else f"{value:{sign},.0f}")
+
+
+def _name(claim: AuditedClaim) -> str:
+    return f"{claim.treatment} over {claim.control}"
+
+
+def _cells(claim: AuditedClaim) -> tuple[str, ...]:
+    errs = NONE if claim.other_order is None else f"{claim.other_order:.0%}"
+    ends = claim.reason if claim.low is None else f"{_size(claim.low)} to {_size(claim.high)}"
+    needed = NONE if claim.p is None else str(claim.seeds_needed or f"> {MOST_SEEDS}")
+    return claim.verdict, _size(claim.estimate), ends, p_value(claim.p), errs, needed, _size(claim.detectable, "")
+
+
+def _count(claims: Sequence[AuditedClaim]) -> str:
+    counts = ", ".join(f"{count} {name}" for name, count in Counter(claim.verdict for claim in claims).most_common())
+    level = next((f" (intervals of {percent(round(claim.level, 4))})" for claim in claims if claim.level), "")
+    return (
+        f"{counts}{level}; p alone is below 5 % in {sum(claim.p is not None and claim.p <= 0.05 for claim in claims)}"
+    )
+
+
+def _points(found: Audit) -> Iterator[elements.Point]:
+    ask, claims, sizes = found.question, found.claims, [len(v) for of in found.cells.values() for v in of.values()]
+    pairs = f"each against {ask.baseline}" if ask.baseline else "all pairs"
+    unit = "" if ask.margin else ", in standard deviations of a group's runs"
+    over = f", over {len(found.cells)} groups ({ask.group}){unit}" if ask.group else ""
+    each = f"{min(sizes)}{f' to {max(sizes)}' if max(sizes) > min(sizes) else ''} an arm"
+    yield elements.Point("Asked", f"whether {ask.metric} ({ask.better} is better) differs by {ask.arm}, {pairs}{over}")
+    yield elements.Point("Runs", f"{sum(sizes):,} with a value, {each}{' and group' if ask.group else ''}")
+    held = sum(claim.verdict in ("supported", "refuted") for claim in claims)
+    tone = "supported" if held else "inconclusive"
+    yield elements.Point("Verdicts", _count(claims), f"{held} of {len(claims)} differ by more than chance", tone)
+    if noise := [_name(claim) for claim in claims if claim.verdict == "inconclusive"]:
+        more = f"; and {len(noise) - 5} more" if len(noise) > 5 else ""
+        yield elements.Point("Not told from noise", "; ".join(noise[:5]) + more)
+    if errs := max(
+        [(claim.other_order, _name(claim)) for claim in claims if claim.other_order is not None], default=None
+    ):
+        yield elements.Point("One run each", f"says the opposite in up to {errs[0]:.0%} of draws ({errs[1]})")
+    if ask.group:
+        yield elements.Point("In each group", _count(found.in_groups))
+    for name, rate in found.reached.items():
+        limits = f"{rate.mean:.0%} of all runs (95 % limits {rate.low:.0%} to {rate.high:.0%})"
+        yield elements.Point(f"Reached {ask.target:g}", f"{name}: {limits}")
+
+
+def _threats(found: Audit) -> Iterator[str]:
+    many = len(found.claims) + len(found.in_groups)
+    yield f"{many} comparisons: corrected for that number, not for arms, metrics and tables that are not here"
+    yield from found.remarks
+    for name, values in found.confounds.items():
+        told = ", ".join(f"{arm}: {value or NONE}" for arm, value in [*values.items()][:4])
+        yield f"{name} goes with the arm ({told}): a difference may be laid to either"
+
+
+def _lines(found: Audit) -> Iterator[Any]:
+    yield Text(OBSERVATIONAL, "yellow")
+    for point in _points(found):
+        yield Text.assemble((f"{point.label}  ", "dim"), f"{point.lead}: " if point.lead else "", point.text)
+    rows = [(_name(claim), *_cells(claim)) for claim in found.claims]
+    yield make_table(("claim", *COLUMNS), rows, right=COLUMNS[1:], wraps=("claim",))
+    yield from (Text(f"threat  {line}", "dim") for line in _threats(found))
+
+
+def write_report(found: Audit, source: str, folder: Path) -> None:
+    """Write the page of an audit into a folder."""
+    from studies.report.build import render_pages
+
+    ask, drawn = found.question, [_draw_arms(found, group, at) for at, group in enumerate([*found.cells][:_FIGURES])]
+    figure, legend = _draw_groups(found) if ask.group else drawn[0], elements.Text(LEGEND, "aside")
+    inside = (elements.section(_name(claim), _table(ask.group, _within(found, claim))) for claim in found.claims)
+    threats = elements.Remarks(tuple(map(elements.threat, _threats(found))))
+    whole = _table("claim", ((_name(claim), claim) for claim in found.claims))
+    sections = (
+        elements.section("Comparisons", whole, legend, figure),
+        elements.section("What else may be the cause", threats),
+        elements.section("In each group", *inside, *drawn, folded=True) if ask.group else None,
+    )
+    content = SimpleNamespace(
+        study=Path(source).name, title=f"{ask.metric} by {ask.arm}: what holds, and what is noise", partial="",
+        warnings=[OBSERVATIONAL], head=elements.Head(tuple(_points(found)), ()), body=list(filter(None, sections)),
+        planner="Numbers and figures are computed by code from the table, by the tests of ajet's own verdicts.",
+    )  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PAGE).write_text(render_pages(content, {PAGE: "audit.html.jinja"})[PAGE], encoding="utf-8")
+
+
+def _within(found: Audit, claim: AuditedClaim) -> list[tuple[str, AuditedClaim]]:
+    pair = claim.treatment, claim.control
+    return [(one.group or "", one) for one in found.in_groups if (one.treatment, one.control) == pair]
+
+
+def _table(name: str, claims: Iterable[tuple[str, AuditedClaim]]) -> elements.Table | None:
+    rows: list[elements.Row] = []
+    for label, claim in claims:
+        rows.append((label, elements.Cell(claim.verdict, claim.verdict, claim.reason), *_cells(claim)[1:]))
+    return elements.table((name, *COLUMNS), rows, range(2, len(COLUMNS) + 1))
+
+
+def _draw_arms(found: Audit, group: str, at: int) -> elements.Drawing | None:
+    shown = []
+    for index, (arm, values) in enumerate(found.cells[group].items()):
+        every = -(-len(values) // _MOST)
+        name = f"{arm} (every {every}th by value)" if every > 1 else arm
+        pairs = tuple(("run", None, value) for value in values[:: every or 1])
+        shown += [ArmShift(name, index, pairs, comparison.mean_interval(values))] if pairs else []
+    data = Shifts(tuple(shown), f"{found.question.metric} {group}".strip(), both=False)
+    return elements.drawing(f"arms-{at}", "before-after", data if shown else None)
+
+
+def _draw_groups(found: Audit) -> elements.Drawing | None:
+    unit, shown = "" if found.question.margin else ", in standard deviations of a group's runs", list[ArmShift]()
+    for index, claim in enumerate(found.claims):
+        if claim.estimate is not None and claim.low is not None and claim.high is not None:
+            own = [(name, one.estimate) for name, one in _within(found, claim) if one.estimate is not None]
+            marks = sorted(((name, None, value / found.scales[name]) for name, value in own), key=lambda one: one[2])
+            ends = comparison.Interval(claim.estimate, claim.low, claim.high)
+            shown.append(ArmShift(_name(claim), index, tuple(marks), ends))
+    data = Shifts(tuple(shown), f"difference in {found.question.metric}{unit}", both=False, each="group")
+    return elements.drawing("groups", "before-after", data if shown else None)
