@@ -19,7 +19,7 @@ from research.text import did_you_mean, suggest_path
 from studies.checks.conditions import CollectError
 from studies.report import elements
 from studies.report.figure_data import ArmShift, Shifts
-from studies.report.wording import NONE, p_value, percent, true_minus
+from studies.report.wording import NONE, p_value, percent, plural, true_minus
 from studies.statistics import comparison, pd
 from studies.statistics.proportions import MOST_SEEDS
 from studies.verdicts.audit import Audit, AuditedClaim, AuditQuestion
@@ -63,17 +63,15 @@ def audit(
         ajet audit wandb:./wandb --arm learning_rate --metric eval/success --target 0.8 --json
     """
     online = source.startswith("wandb:")
-    asked = ask.model_dump(include={"arm", "metric", "group", "seed", "run", "step"}) | (
-        {"run": ask.run or "run"} if online else {}
-    )
+    ask = ask.model_copy(update={"run": ask.run or ("run" if online else "")})
+    asked = ask.model_dump(include={"arm", "metric", "group", "seed", "run", "step"})
     table = read_wandb(source[6:], ask.metric) if online else read_csv(Path(source), [*asked.values()])
     names = list(table.columns)
     for option, name in asked.items():
         if (name or option in ("arm", "metric")) and (names.count(name) != 1 or [*asked.values()].count(name) > 1):
             known = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-            raise BadInput(
-                f"expected one column {name!r} for --{option} alone; found {known}{did_you_mean(name, names)}"
-            )
+            known += "" if name in names else did_you_mean(name, names)
+            raise BadInput(f"expected one column {name!r} for --{option} alone; found {known}")
     free = {name.lower(): name for name in names if name not in asked.values()}
     asked["seed"] = ask.seed or free.get("seed", "")
     asked["step"] = ask.step or next((free[name] for name in STEPS if name in free), "")
@@ -97,9 +95,9 @@ def read_csv(path: Path, wanted: Sequence[str]) -> Any:
         mark = max(headers, key=lambda each: (sum(name in headers[each] for name in wanted), len(headers[each])))
         options = {"sep": mark, "dtype": str, "keep_default_na": False, "index_col": False, "skiprows": 1}
         with warnings.catch_warnings():
-            warnings.simplefilter("error")
+            warnings.simplefilter("error", pd.errors.ParserWarning)
             table = pd.read_csv(StringIO(text), header=None, names=range(len(headers[mark])), **options)
-    except (ValueError, Warning) as error:
+    except (ValueError, Warning, csv.Error) as error:
         raise BadInput(
             f"expected a table in {path}, each row as wide as its header, in UTF-8; found: {error}"
         ) from error
@@ -211,8 +209,8 @@ def _points(found: Audit) -> Iterator[elements.Point]:
 
 
 def _threats(found: Audit) -> Iterator[str]:
-    many = len(found.claims) + len(found.in_groups)
-    yield f"{many} comparisons: corrected for that number, not for arms, metrics and tables that are not here"
+    many = plural(len(found.claims) + len(found.in_groups), "comparison")
+    yield f"{many}: corrected for that number, not for arms, metrics and tables that are not here"
     yield from found.remarks
     for name, values in found.confounds.items():
         told = ", ".join(f"{arm}: {value or NONE}" for arm, value in [*values.items()][:4])

@@ -44,9 +44,7 @@ class AuditQuestion(Record):
     better: Literal["higher", "lower"] = Field("higher", description="Which results are better.")
     target: float | None = Field(None, description="Count the runs of each arm that reached it.")
     group: str = Field("", description="Column of games, tasks, ...: arms are compared in each, and over all of them.")
-    seed: str = Field(
-        "", description="Column of seeds, of one row each in an arm; by default `seed`, where there is one."
-    )
+    seed: str = Field("", description="Column of seeds, one row each in an arm; by default `seed`, where there is one.")
     run: str = Field("", description="Column that names runs of several rows, of which the last one counts.")
     at: float | None = Field(None, description="With --run: compare runs at this step, and not at their ends.")
     step: str = Field("", description="Column of steps; by default `step` and the like, where there is one.")
@@ -105,9 +103,9 @@ def audit(table: Any, ask: AuditQuestion) -> Audit:
     _refuse_arms(arms, len(groups), ask)
     finite = runs[runs["value"].notna()].sort_values("value").groupby(["group", "arm"])["value"].apply(list)
     cells: Cells = {group: {arm: finite.get((group, arm), []) for arm in arms} for group in groups}
-    scales = {group: comparison.spread([*chain(*of.values())]) or 1.0 for group, of in cells.items()}
-    if ask.margin is not None:
-        scales = dict.fromkeys(cells, 1.0)  # it is in the metric's own units
+    # A margin is in the metric's own units, and so is what is compared with it.
+    pools = {group: [] if ask.margin else [*chain(*of.values())] for group, of in cells.items()}
+    scales = {group: comparison.spread(values) or 1.0 for group, values in pools.items()}
     counts, reached = runs.groupby("arm")["value"].agg(["size", "count"]), dict[str, Interval]()
     if lost := [f"{size - count} of {size} of {arm}" for arm, (size, count) in counts.iterrows() if count < size]:
         remarks.append(f"left out without a finite value, as if that said nothing: {_list(lost)}")
@@ -140,11 +138,12 @@ def collect_runs(table: Any, ask: AuditQuestion) -> tuple[Any, list[str]]:
         "logged": ~rows[ask.metric].str.lower().isin(MISSING),
     })  # fmt: skip
     if ask.at is not None:
-        ended = frame.groupby(["arm", "group", "name"])["step"].transform("max") < ask.at
-        frame = frame.assign(value=frame["value"].mask(ended))[ended | (frame["step"] <= ask.at)]
-    runs = frame.sort_values(["logged", "step"], kind="stable").groupby(["arm", "group", "name"]).tail(1)
+        late, ends = frame["step"] > ask.at, frame.groupby(["arm", "group", "name"])["step"].transform("max")
+        frame = frame.assign(value=frame["value"].mask(late | (ends < ask.at)), logged=frame["logged"] & ~late)
+    ordered = frame.sort_values(["logged", "step"], kind="stable", na_position="first")
+    runs = ordered.groupby(["arm", "group", "name"]).tail(1)
     if len(runs) < len(rows):
-        inside = rows.groupby(keys).nunique().max()
+        inside = rows.groupby(keys).nunique().max().drop([ask.metric, ask.step], errors="ignore")
         told = [name for name in inside.index[inside > 1] if pd.to_numeric(rows[name], errors="coerce").isna().any()]
         remarks += [f"inside a run, of which one row counts, differs: {_list(told)}"] if told else []
     return runs.assign(value=runs["value"].where(runs["value"].abs() < math.inf)).sort_index(), remarks
@@ -155,7 +154,7 @@ def find_confounds(table: Any, runs: Any, ask: AuditQuestion) -> dict[str, dict[
     found, keys = dict[str, dict[str, str]](), [runs["group"], runs["arm"]]
     own = {ask.arm, ask.metric, ask.group, ask.seed, ask.run, ask.step}
     if runs.groupby(keys).size().max() > 1:  # whatever there is never varies inside an arm of one run
-        for name in (name for name in table.columns if name not in own):
+        for name in (name for name in table.columns.drop_duplicates(keep=False) if name not in own):
             cells = table.loc[runs.index, name].groupby(keys)
             if cells.nunique().max() == 1:
                 values = cells.first().unstack()
@@ -170,9 +169,7 @@ def _numbers(rows: Any, name: str) -> Any:
     wrong = numbers.isna() & cells.notna() & ~cells.str.lower().isin(("nan", "+nan", "-nan"))
     if wrong.any():
         where = f"{name}, row {wrong.idxmax() + 1}; found {cells[wrong.idxmax()][:60]!r}"
-        raise StudiesError(
-            f"expected a number in {where}; leave the cell empty where there is none; decimals have a point"
-        )
+        raise StudiesError(f"expected a number in {where}; leave the cell empty for none; decimals have a point")
     return numbers
 
 
