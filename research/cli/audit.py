@@ -64,24 +64,24 @@ def audit(
     """
     online = source.startswith("wandb:")
     ask = ask.model_copy(update={"run": ask.run or ("run" if online else "")})
-    asked = ask.model_dump(include={"arm", "metric", "group", "seed", "run", "step"})
-    table = read_wandb(source[6:], ask.metric) if online else read_csv(Path(source), [*asked.values()])
+    columns = ask.model_dump(include={"arm", "metric", "group", "seed", "run", "step"})
+    table = read_wandb(source[6:], ask.metric) if online else read_csv(Path(source), [*columns.values()])
     names = list(table.columns)
-    for option, name in asked.items():
-        if (name or option in ("arm", "metric")) and (names.count(name) != 1 or [*asked.values()].count(name) > 1):
-            known = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-            known += "" if name in names else did_you_mean(name, names)
-            raise BadInput(f"expected one column {name!r} for --{option} alone; found {known}")
-    free = {name.lower(): name for name in names if name not in asked.values()}
-    asked["seed"] = ask.seed or free.get("seed", "")
-    asked["step"] = ask.step or next((free[name] for name in STEPS if name in free), "")
-    if ask.at is not None and not (asked["run"] and asked["step"]):
+    for option, name in columns.items():
+        if (name or option in ("arm", "metric")) and (names.count(name) != 1 or [*columns.values()].count(name) > 1):
+            listing = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+            listing += "" if name in names else did_you_mean(name, names)
+            raise BadInput(f"expected one column {name!r} for --{option} alone; found {listing}")
+    free = {name.lower(): name for name in names if name not in columns.values()}
+    columns["seed"] = ask.seed or free.get("seed", "")
+    columns["step"] = ask.step or next((free[name] for name in STEPS if name in free), "")
+    if ask.at is not None and not (columns["run"] and columns["step"]):
         raise BadInput("expected columns of runs and of steps with --at; found none; give --run FIELD and --step FIELD")
-    found = audit_table(table, ask.model_copy(update=asked))
+    result = audit_table(table, ask.model_copy(update=columns))
     if to is not None:
-        write_report(found, source, to)
-    payload = {"observational": True, "source": source, **{name: getattr(found, name) for name in found.__slots__}}
-    answer(json, payload, _lines(found), *([] if to is None else [str(to / PAGE)]))
+        write_report(result, source, to)
+    payload = {"observational": True, "source": source, **{name: getattr(result, name) for name in result.__slots__}}
+    answer(json, payload, _lines(result), *([] if to is None else [str(to / PAGE)]))
 
 
 def read_csv(path: Path, wanted: Sequence[str]) -> Any:
@@ -92,7 +92,7 @@ def read_csv(path: Path, wanted: Sequence[str]) -> Any:
         text = path.read_bytes().decode("utf-8-sig").lstrip("\r\n")
         marks = {mark: next(csv.reader(text.splitlines()[:1], delimiter=mark), []) for mark in ",;\t|"}
         headers = {mark: [name.strip() for name in header] for mark, header in marks.items()}
-        mark = max(headers, key=lambda each: (sum(name in headers[each] for name in wanted), len(headers[each])))
+        mark = max(headers, key=lambda mark: (sum(name in headers[mark] for name in wanted), len(headers[mark])))
         options = {"sep": mark, "dtype": str, "keep_default_na": False, "index_col": False, "skiprows": 1}
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -114,8 +114,8 @@ def read_wandb(place: str, metric: str) -> Any:
         seen.update(*history.values())
         steps += [(own["run"], at, row[metric]) for at, row in history.items() if metric in row]
     if not steps:
-        known = ", ".join(sorted(seen)[:12]) or "none"
-        raise BadInput(f"expected W&B's runs with {metric!r} in {place}; found {known}{did_you_mean(metric, seen)}")
+        listing = ", ".join(sorted(seen)[:12]) or "none"
+        raise BadInput(f"expected W&B's runs with {metric!r} in {place}; found {listing}{did_you_mean(metric, seen)}")
     configs = pd.json_normalize(runs).drop(columns=[metric, "_step"], errors="ignore")
     logged = pd.DataFrame(steps, columns=["run", "_step", metric])
     return configs.merge(logged, on="run", how="left").map(
@@ -132,14 +132,14 @@ def _read_folder(folder: Path) -> WandbRuns:
 
     for path in sorted(folder.rglob("run-*.wandb")):
         try:
-            told = read_log(path)
+            log = read_log(path)
         except CollectError as error:
             raise BadInput(f"expected a log of W&B's; found: {error.reason}; move {path} away") from error
-        history = {at: {name: repr(value) for name, value in row.items()} for at, row in told.history.items()}
-        for at, names in told.not_finite.items():
+        history = {at: {name: repr(value) for name, value in row.items()} for at, row in log.history.items()}
+        for at, names in log.not_finite.items():
             history.setdefault(at, {}).update(dict.fromkeys(names, "nan"))
-        state = "finished" if told.ended else "not closed"
-        yield {"run": told.id, "wandb_group": told.group, "state": state}, told.config, history
+        state = "finished" if log.ended else "not closed"
+        yield {"run": log.id, "wandb_group": log.group, "state": state}, log.config, history
 
 
 def _ask_wandb(place: str, metric: str) -> WandbRuns:
@@ -183,14 +183,14 @@ def _count(claims: Sequence[AuditedClaim]) -> str:
     )
 
 
-def _points(found: Audit) -> Iterator[elements.Point]:
-    ask, claims, sizes = found.question, found.claims, [len(v) for of in found.cells.values() for v in of.values()]
+def _points(result: Audit) -> Iterator[elements.Point]:
+    ask, claims, sizes = result.question, result.claims, [len(v) for of in result.cells.values() for v in of.values()]
     pairs = f"each against {ask.baseline}" if ask.baseline else "all pairs"
     unit = "" if ask.margin else ", in standard deviations of a group's runs"
-    over = f", over {len(found.cells)} groups ({ask.group}){unit}" if ask.group else ""
-    each = f"{min(sizes)}{f' to {max(sizes)}' if max(sizes) > min(sizes) else ''} an arm"
+    over = f", over {len(result.cells)} groups ({ask.group}){unit}" if ask.group else ""
+    count = f"{min(sizes)}{f' to {max(sizes)}' if max(sizes) > min(sizes) else ''} an arm"
     yield elements.Point("Asked", f"whether {ask.metric} ({ask.better} is better) differs by {ask.arm}, {pairs}{over}")
-    yield elements.Point("Runs", f"{sum(sizes):,} with a value, {each}{' and group' if ask.group else ''}")
+    yield elements.Point("Runs", f"{sum(sizes):,} with a value, {count}{' and group' if ask.group else ''}")
     held = sum(claim.verdict in ("supported", "refuted") for claim in claims)
     tone = "supported" if held else "inconclusive"
     yield elements.Point("Verdicts", _count(claims), f"{held} of {len(claims)} differ by more than chance", tone)
@@ -202,39 +202,39 @@ def _points(found: Audit) -> Iterator[elements.Point]:
     ):
         yield elements.Point("One run each", f"says the opposite in up to {errs[0]:.0%} of draws ({errs[1]})")
     if ask.group:
-        yield elements.Point("In each group", _count(found.in_groups))
-    for name, rate in found.reached.items():
+        yield elements.Point("In each group", _count(result.in_groups))
+    for name, rate in result.reached.items():
         limits = f"{rate.mean:.0%} of all runs (95 % limits {rate.low:.0%} to {rate.high:.0%})"
         yield elements.Point(f"Reached {ask.target:g}", f"{name}: {limits}")
 
 
-def _threats(found: Audit) -> Iterator[str]:
-    many = plural(len(found.claims) + len(found.in_groups), "comparison")
+def _threats(result: Audit) -> Iterator[str]:
+    many = plural(len(result.claims) + len(result.in_groups), "comparison")
     yield f"{many}: corrected for that number, not for arms, metrics and tables that are not here"
-    yield from found.remarks
-    for name, values in found.confounds.items():
-        told = ", ".join(f"{arm}: {value or NONE}" for arm, value in [*values.items()][:4])
-        yield f"{name} goes with the arm ({told}): a difference may be laid to either"
+    yield from result.remarks
+    for name, values in result.confounds.items():
+        settings = ", ".join(f"{arm}: {value or NONE}" for arm, value in [*values.items()][:4])
+        yield f"{name} goes with the arm ({settings}): a difference may be laid to either"
 
 
-def _lines(found: Audit) -> Iterator[Any]:
+def _lines(result: Audit) -> Iterator[Any]:
     yield Text(OBSERVATIONAL, "yellow")
-    for point in _points(found):
+    for point in _points(result):
         yield Text.assemble((f"{point.label}  ", "dim"), f"{point.lead}: " if point.lead else "", point.text)
-    rows = [(_name(claim), *_cells(claim)) for claim in found.claims]
+    rows = [(_name(claim), *_cells(claim)) for claim in result.claims]
     yield make_table(("claim", *COLUMNS), rows, right=COLUMNS[1:], wraps=("claim",))
-    yield from (Text(f"threat  {line}", "dim") for line in _threats(found))
+    yield from (Text(f"threat  {line}", "dim") for line in _threats(result))
 
 
-def write_report(found: Audit, source: str, folder: Path) -> None:
+def write_report(result: Audit, source: str, folder: Path) -> None:
     """Write the page of an audit into a folder."""
     from studies.report.build import render_pages
 
-    ask, drawn = found.question, [_draw_arms(found, group, at) for at, group in enumerate([*found.cells][:_FIGURES])]
-    figure, legend = _draw_groups(found) if ask.group else drawn[0], elements.Text(LEGEND, "aside")
-    inside = (elements.section(_name(claim), _table(ask.group, _within(found, claim))) for claim in found.claims)
-    threats = elements.Remarks(tuple(map(elements.threat, _threats(found))))
-    whole = _table("claim", ((_name(claim), claim) for claim in found.claims))
+    ask, drawn = result.question, [_draw_arms(result, group, at) for at, group in enumerate([*result.cells][:_FIGURES])]
+    figure, legend = _draw_groups(result) if ask.group else drawn[0], elements.Text(LEGEND, "aside")
+    inside = (elements.section(_name(claim), _table(ask.group, _within(result, claim))) for claim in result.claims)
+    threats = elements.Remarks(tuple(map(elements.threat, _threats(result))))
+    whole = _table("claim", ((_name(claim), claim) for claim in result.claims))
     sections = (
         elements.section("Comparisons", whole, legend, figure),
         elements.section("What else may be the cause", threats),
@@ -242,16 +242,16 @@ def write_report(found: Audit, source: str, folder: Path) -> None:
     )
     content = SimpleNamespace(
         study=Path(source).name, title=f"{ask.metric} by {ask.arm}: what holds, and what is noise", partial="",
-        warnings=[OBSERVATIONAL], head=elements.Head(tuple(_points(found)), ()), body=list(filter(None, sections)),
+        warnings=[OBSERVATIONAL], head=elements.Head(tuple(_points(result)), ()), body=list(filter(None, sections)),
         planner="Numbers and figures are computed by code from the table, by the tests of ajet's own verdicts.",
     )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PAGE).write_text(render_pages(content, {PAGE: "audit.html.jinja"})[PAGE], encoding="utf-8")
 
 
-def _within(found: Audit, claim: AuditedClaim) -> list[tuple[str, AuditedClaim]]:
+def _within(result: Audit, claim: AuditedClaim) -> list[tuple[str, AuditedClaim]]:
     pair = claim.treatment, claim.control
-    return [(one.group or "", one) for one in found.in_groups if (one.treatment, one.control) == pair]
+    return [(one.group or "", one) for one in result.in_groups if (one.treatment, one.control) == pair]
 
 
 def _table(name: str, claims: Iterable[tuple[str, AuditedClaim]]) -> elements.Table | None:
@@ -261,24 +261,24 @@ def _table(name: str, claims: Iterable[tuple[str, AuditedClaim]]) -> elements.Ta
     return elements.table((name, *COLUMNS), rows, range(2, len(COLUMNS) + 1))
 
 
-def _draw_arms(found: Audit, group: str, at: int) -> elements.Drawing | None:
+def _draw_arms(result: Audit, group: str, at: int) -> elements.Drawing | None:
     shown = []
-    for index, (arm, values) in enumerate(found.cells[group].items()):
+    for index, (arm, values) in enumerate(result.cells[group].items()):
         every = -(-len(values) // _MOST)
         name = f"{arm} (every {every}th by value)" if every > 1 else arm
         pairs = tuple(("run", None, value) for value in values[:: every or 1])
         shown += [ArmShift(name, index, pairs, comparison.mean_interval(values))] if pairs else []
-    data = Shifts(tuple(shown), f"{found.question.metric} {group}".strip(), both=False)
+    data = Shifts(tuple(shown), f"{result.question.metric} {group}".strip(), both=False)
     return elements.drawing(f"arms-{at}", "before-after", data if shown else None)
 
 
-def _draw_groups(found: Audit) -> elements.Drawing | None:
-    unit, shown = "" if found.question.margin else ", in standard deviations of a group's runs", list[ArmShift]()
-    for index, claim in enumerate(found.claims):
+def _draw_groups(result: Audit) -> elements.Drawing | None:
+    unit, shown = "" if result.question.margin else ", in standard deviations of a group's runs", list[ArmShift]()
+    for index, claim in enumerate(result.claims):
         if claim.estimate is not None and claim.low is not None and claim.high is not None:
-            own = [(name, one.estimate) for name, one in _within(found, claim) if one.estimate is not None]
-            marks = sorted(((name, None, value / found.scales[name]) for name, value in own), key=lambda one: one[2])
+            own = [(name, one.estimate) for name, one in _within(result, claim) if one.estimate is not None]
+            marks = sorted(((name, None, value / result.scales[name]) for name, value in own), key=lambda one: one[2])
             ends = comparison.Interval(claim.estimate, claim.low, claim.high)
             shown.append(ArmShift(_name(claim), index, tuple(marks), ends))
-    data = Shifts(tuple(shown), f"difference in {found.question.metric}{unit}", both=False, each="group")
+    data = Shifts(tuple(shown), f"difference in {result.question.metric}{unit}", both=False, each="group")
     return elements.drawing("groups", "before-after", data if shown else None)

@@ -115,8 +115,8 @@ def audit(table: Any, ask: AuditQuestion) -> Audit:
         runs["there"] = runs["value"] >= ask.target if ask.better == "higher" else runs["value"] <= ask.target
         there = runs.groupby("arm")["there"].agg(["sum", "size"]).map(int)
         reached = {arm: proportions.exact_limits(*there.loc[arm]) for arm in arms}
-    whole, each = _claims(cells, scales, arms, ask)
-    return Audit(ask, whole, each, cells, scales, reached, find_confounds(table, runs, ask), tuple(remarks))
+    whole, inside = _claims(cells, scales, arms, ask)
+    return Audit(ask, whole, inside, cells, scales, reached, find_confounds(table, runs, ask), tuple(remarks))
 
 
 def collect_runs(table: Any, ask: AuditQuestion) -> tuple[Any, list[str]]:
@@ -144,14 +144,14 @@ def collect_runs(table: Any, ask: AuditQuestion) -> tuple[Any, list[str]]:
     runs = ordered.groupby(["arm", "group", "name"]).tail(1)
     if len(runs) < len(rows):
         inside = rows.groupby(keys).nunique().max().drop([ask.metric, ask.step], errors="ignore")
-        told = [name for name in inside.index[inside > 1] if pd.to_numeric(rows[name], errors="coerce").isna().any()]
-        remarks += [f"inside a run, of which one row counts, differs: {_list(told)}"] if told else []
+        varying = [name for name in inside.index[inside > 1] if pd.to_numeric(rows[name], errors="coerce").isna().any()]
+        remarks += [f"inside a run, of which one row counts, differs: {_list(varying)}"] if varying else []
     return runs.assign(value=runs["value"].where(runs["value"].abs() < math.inf)).sort_index(), remarks
 
 
 def find_confounds(table: Any, runs: Any, ask: AuditQuestion) -> dict[str, dict[str, str]]:
     """Return the other columns that are constant in every arm of every group, and differ between arms of one."""
-    found, keys = dict[str, dict[str, str]](), [runs["group"], runs["arm"]]
+    confounds, keys = dict[str, dict[str, str]](), [runs["group"], runs["arm"]]
     own = {ask.arm, ask.metric, ask.group, ask.seed, ask.run, ask.step}
     if runs.groupby(keys).size().max() > 1:  # whatever there is never varies inside an arm of one run
         for name in (name for name in table.columns.drop_duplicates(keep=False) if name not in own):
@@ -159,8 +159,8 @@ def find_confounds(table: Any, runs: Any, ask: AuditQuestion) -> dict[str, dict[
             if cells.nunique().max() == 1:
                 values = cells.first().unstack()
                 apart = values[values.nunique(axis=1) > 1]
-                found |= {name: apart.iloc[0].dropna().to_dict()} if len(apart) else {}
-    return found
+                confounds |= {name: apart.iloc[0].dropna().to_dict()} if len(apart) else {}
+    return confounds
 
 
 def _numbers(rows: Any, name: str) -> Any:
@@ -188,18 +188,18 @@ def _refuse_arms(arms: Sequence[str], groups: int, ask: AuditQuestion) -> None:
     if ask.baseline and ask.baseline not in arms:
         raise StudiesError(f"expected an arm as --baseline: {_list(arms, 12)}; found {ask.baseline}; name one of them")
     if (count := groups * (len(arms) - 1 if ask.baseline else math.comb(len(arms), 2))) > MOST_COMPARISONS:
-        found = f"found {count:,} ({len(arms)} arms in {ask.arm}, {groups} groups)"
-        raise StudiesError(f"expected {MOST_COMPARISONS:,} comparisons at most; {found}; give --baseline, or see --arm")
+        counted = f"found {count:,} ({len(arms)} arms in {ask.arm}, {groups} groups)"
+        raise StudiesError(f"expected {MOST_COMPARISONS:,} comparisons at most; {counted}; --baseline, or see --arm")
 
 
 def _refuse_repeats(rows: Any, keys: Sequence[str], ask: AuditQuestion) -> None:
-    told = f"name the run by --run FIELD (its last row counts, or --at STEP){'' if ask.group else ', or give --group'}"
-    known = rows[rows[ask.seed] != ""].groupby([*keys, ask.seed]).size() if ask.seed else pd.Series([1])
-    if not known.empty and known.max() > 1:
-        where = ", ".join(known.idxmax())
-        raise StudiesError(f"expected one row a run; found {known.max()} of {where} ({ask.seed}); {told}")
+    way = f"name the run by --run FIELD (its last row counts, or --at STEP){'' if ask.group else ', or give --group'}"
+    repeats = rows[rows[ask.seed] != ""].groupby([*keys, ask.seed]).size() if ask.seed else pd.Series([1])
+    if not repeats.empty and repeats.max() > 1:
+        where = ", ".join(repeats.idxmax())
+        raise StudiesError(f"expected one row a run; found {repeats.max()} of {where} ({ask.seed}); {way}")
     if ask.step and not ask.seed and rows[ask.step].nunique() > 1:
-        raise StudiesError(f"expected one row a run; found a column {ask.step} that varies, as of a row a step; {told}")
+        raise StudiesError(f"expected one row a run; found a column {ask.step} that varies, as of a row a step; {way}")
 
 
 _Tested = tuple[AuditedClaim, Comparison | None, tuple[int, ...]]
@@ -236,8 +236,8 @@ def _test(group: str, control: str, treatment: str, of: Mapping[str, list[float]
         reason = f"no run differs from its arm: {'no difference' if same else 'without variance no test'}"
         return replace(claim, verdict="inconclusive" if same else "invalid", reason=reason), None, ()
     others = tuple(len(values) for arm, values in of.items() if arm != control and len(values) > 1)
-    found, sizes = comparison.welch(a, b), others if ask.baseline else (len(b),)
-    return _size(claim, found, [a, b]), found, sizes
+    test, sizes = comparison.welch(a, b), others if ask.baseline else (len(b),)
+    return _size(claim, test, [a, b]), test, sizes
 
 
 def _test_over(control: str, treatment: str, cells: Cells, scales: Mapping[str, float]) -> _Tested:
@@ -245,11 +245,11 @@ def _test_over(control: str, treatment: str, cells: Cells, scales: Mapping[str, 
     arms = [[value / scales[name] for value in cells[name][arm]] for name in both for arm in (control, treatment)]
     claim = AuditedClaim(treatment, control, None, sum(map(len, arms[1::2])), sum(map(len, arms[::2])))
     weights = tuple(sign / len(both) for _ in both for sign in (-1, 1))
-    if not both or (found := comparison.contrast(arms, weights)) is None:
+    if not both or (test := comparison.contrast(arms, weights)) is None:
         return replace(claim, reason="no group has 2 runs of each arm, or none differs from its arm"), None, ()
-    other = fmean(_other_order(a, b, found.estimate) for a, b in zip(arms[::2], arms[1::2], strict=True))
-    claim = replace(claim, estimate=found.estimate, other_order=other)
-    return _size(claim, found, arms, weights), found, (1,)
+    other = fmean(_other_order(a, b, test.estimate) for a, b in zip(arms[::2], arms[1::2], strict=True))
+    claim = replace(claim, estimate=test.estimate, other_order=other)
+    return _size(claim, test, arms, weights), test, (1,)
 
 
 def _other_order(control: Sequence[float], treatment: Sequence[float], estimate: float) -> float:
@@ -265,30 +265,30 @@ def _detectable(shape: power.PowerDesign) -> float:
 
 
 def _size(
-    claim: AuditedClaim, found: Comparison, arms: Sequence[Sequence[float]], weights: tuple[float, ...] = ()
+    claim: AuditedClaim, test: Comparison, arms: Sequence[Sequence[float]], weights: tuple[float, ...] = ()
 ) -> AuditedClaim:
     """Add what these runs could see, at the noise that they have, and how many would have seen the difference."""
-    sd, effect = math.sqrt(fmean((comparison.spread(of) or 0.0) ** 2 for of in arms)), abs(found.estimate)
+    sd, effect = math.sqrt(fmean((comparison.spread(of) or 0.0) ** 2 for of in arms)), abs(test.estimate)
     alike = max(2, math.floor(len(arms) / sum(1 / len(of) for of in arms) + 1e-9))
     looks = (InterimAnalysis(seeds=alike, alpha=ALPHA),)
     shape = power.PowerDesign("contrast" if weights else "welch", looks, weights=weights)
     needed = power.seeds_needed(shape, effect, sd) if effect > 1e-9 * sd else None
-    return replace(claim, reason=TESTS[found.test], p=found.p, seeds_needed=needed, detectable=sd * _detectable(shape))
+    return replace(claim, reason=TESTS[test.test], p=test.p, seeds_needed=needed, detectable=sd * _detectable(shape))
 
 
 def _judge(tested: Sequence[_Tested], ask: AuditQuestion, pairwise: bool) -> _Claims:
     """Return the claims with their verdicts, at the level that the number of families leaves."""
-    families, claims, count = dict[Any, float](), list[AuditedClaim](), sum(found is not None for _, found, _ in tested)
-    for claim, found, sizes in tested:
-        if found is not None:
+    families, claims, count = dict[Any, float](), list[AuditedClaim](), sum(test is not None for _, test, _ in tested)
+    for claim, test, sizes in tested:
+        if test is not None:
             key = (claim.group, *((claim.treatment, claim.control) if pairwise else ()))
-            families[key] = min(sequential.dunnett_p(found.t, found.df, claim.n_control, sizes), families.get(key, 1.0))
+            families[key] = min(sequential.dunnett_p(test.t, test.df, claim.n_control, sizes), families.get(key, 1.0))
     level = comparison.effective_level([*families.values()], ALPHA) if families else ALPHA
-    for claim, found, sizes in tested:
-        if found is not None:
-            low, high = found.within(sequential.dunnett_critical(1 - level, found.df, claim.n_control, sizes))
+    for claim, test, sizes in tested:
+        if test is not None:
+            low, high = test.within(sequential.dunnett_critical(1 - level, test.df, claim.n_control, sizes))
             verdict: VerdictName = "supported" if (low > 0) == (ask.better == "higher") else "refuted"
-            if ask.margin and comparison.is_equivalent(comparison.two_one_sided(found, ask.margin, ALPHA / count)):
+            if ask.margin and comparison.is_equivalent(comparison.two_one_sided(test, ask.margin, ALPHA / count)):
                 verdict = "equivalent"
             elif low <= 0 <= high:
                 verdict = "inconclusive"
