@@ -197,7 +197,7 @@ def greedy(model: Any, prompt: Sequence[int], count: int) -> list[int]:
     return ids[len(prompt) :]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def ray_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     ray = pytest.importorskip("ray", reason="Ray is not installed here")
     pytest.importorskip("vllm", reason="vLLM is not installed here")
