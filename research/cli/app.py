@@ -118,8 +118,9 @@ class Studies(LazyGroup):
             "research.cli.steering", "watch", "approve", "deny", "pause", "stop", "resume", "amend", "note", "veto"
         ),
         **commands("research.cli.reports", "report"),
-        **commands("research.cli.findings", "recipe"),
+        **commands("research.cli.findings", "recipe", "diff"),
         **commands("research.cli.reports", "verify", "export"),
+        **commands("research.cli.steering", "reproduce", "challenge"),
         **commands("research.cli.steering", "prune", "remove"),
     }
 
@@ -136,8 +137,8 @@ class Ajet(LazyGroup):
         "study": LazyCommand(
             "research.cli.app",
             "study_app",
-            "Studies: plan, list, show, watch, approve, deny, pause, stop, resume, amend, veto, report, recipe, "
-            "verify, export, prune, remove.",
+            "Studies: plan, list, show, watch, approve, deny, pause, stop, resume, amend, veto, challenge, "
+            "report, recipe, diff, verify, export, reproduce, prune, remove.",
         ),
         **commands("research.cli.findings", "findings"),
         **commands("research.cli.audit", "audit"),

@@ -1,4 +1,4 @@
-"""Findings, recipe, planner's track record."""
+"""Findings, recipe, what two studies differ in, planner's track record."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -8,12 +8,15 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import Json, Name, answer, make_table, open_installation, open_study, print_json
+from research.cli.reports import open_verified
 from research.design import known_findings
 from research.installation.home import Home
 from research.planners.factory import TrackRecord, describe_bins, describe_scores, load_track_record
+from research.shown.study import find_differences
 from research.text import warn
 from studies import EventLog
-from studies.records.statements import setting
+from studies.records.statements import setting, value_of
+from studies.report.wording import NONE
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -67,8 +70,9 @@ def recipe(name: Name = None, json: Json = False) -> None:
         ajet study recipe > job.json
         ajet study recipe larger-group --json
     """
-    home, _, state = open_study(name)
-    told = known_findings.recipe_of(state, home.study(state.id))
+    home, log, state = open_study(name)
+    known = known_findings.load_findings(home, log).findings
+    told = known_findings.recipe_of(state, home.study(state.id), known)
     if json:
         evidence = [
             {
@@ -92,6 +96,26 @@ def recipe(name: Name = None, json: Json = False) -> None:
     for line in [*told.apart, *told.notes]:
         warn(line)
     print_json(told.job)
+
+
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="Study id or its beginning, or the folder of an export.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The same of another one.")],
+    json: Json = False,
+) -> None:
+    """Say in what two studies differ: question, jobs field by field, design, hashes, machine, and what they found.
+
+    What is equal is not listed, nor are seeds, hypotheses' own words and budgets.
+
+    Examples:
+        ajet study diff larger-group again-larger-group
+        ajet study diff larger-group exports/larger-group-of-somebody --json
+    """
+    one, other = (open_verified(name) for name in (a, b))
+    differ = find_differences(one, other)
+    rows = [(name, *(NONE if value is None else value_of(value) for value in both)) for name, both in differ.items()]
+    told = make_table(("", one.id, other.id), rows, wraps=("", one.id, other.id)) if rows else Text("nothing differs")
+    answer(json, {"a": one.id, "b": other.id, "differ": differ}, told)
 
 
 _HEADER = ("finding", "verdict", "effect", "interval", "runs", "model", "job", "claim")
@@ -147,7 +171,8 @@ def _row(finding: known_findings.KnownFinding) -> tuple[str, ...]:
         interval = f"[{finding.low:.3g}, {finding.high:.3g}]{level}"
     return (
         finding.name, f"{finding.verdict}{' (exploratory)' if finding.exploratory else ''}", effect, interval,
-        f"{finding.n_control}+{finding.n_treatment}", where.model, where.job[:8], finding.doubt or finding.claim,
+        f"{finding.n_control}+{finding.n_treatment}", where.model, where.job[:8],
+        finding.doubt or finding.claim + finding.standing,
     )  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from research.installation.home import Home
 from research.installation.studies import find_study
 from research.shown.study import describe_resume, report_paths
 from research.text import warn
-from studies import EventLog
+from studies import EventLog, StudyState, fold
+from studies.log.event import find_corruption
 from studies.log.reviews import ReviewLog
 from studies.proof import Proof
 from studies.proof import export as export_study
@@ -52,6 +53,14 @@ def verify(
     """
     if head is not None and not _HEAD.fullmatch(head):
         raise BadInput(f"expected 8 to 64 hexadecimal digits of a head hash; found {head[:80]!r}")
+    proof, _ = _prove(name, head)
+    told = {"study": proof.study, "holds": proof.holds, "head": proof.head}
+    answer(json, {**told, "drifts": proof.drifts, "held": proof.held, "notes": proof.notes}, _lines(proof))
+    if not proof.holds:
+        raise typer.Exit(DRIFTED)
+
+
+def _prove(name: str | None, head: str | None = None) -> tuple[Proof, list[dict[str, Any]]]:
     if name is not None and (exported := Path(name)).is_dir() and (is_export(exported) or "/" in name or name == "."):
         folder = exported
         study, rows, known = read_export(folder)
@@ -59,11 +68,15 @@ def verify(
         known = known + broken
     else:
         (study, rows, reviews, folder), known = _read_from_home(name), []
-    proof = verify_study(study, rows, folder, head=head, known=known, reviews=reviews)
-    told = {"study": proof.study, "holds": proof.holds, "head": proof.head}
-    answer(json, {**told, "drifts": proof.drifts, "held": proof.held, "notes": proof.notes}, _lines(proof))
+    return verify_study(study, rows, folder, head=head, known=known, reviews=reviews), rows
+
+
+def open_verified(name: str) -> StudyState:
+    """Return a study of this home, or of the folder of an export; raise BadInput unless it verifies."""
+    proof, rows = _prove(name)
     if not proof.holds:
-        raise typer.Exit(DRIFTED)
+        raise BadInput(f"expected a study that verifies; found {proof.drifts[0]}; see: ajet study verify {name}")
+    return fold(find_corruption(proof.study, rows)[0])
 
 
 def export(

@@ -19,7 +19,7 @@ from research.cli.studies import render_ending
 from research.controller import options
 from research.controller.controller import Observer, budget_left
 from research.controller.progress import progress_lines, progress_of, verdict_key
-from research.controller.session import Session, begin_served, begin_study, hold_lease, new_study_id
+from research.controller.session import Session, StudyRequest, begin_served, begin_study, hold_lease, new_study_id
 from research.controller.wandb import wandb_login
 from research.environments.catalog import requirements_of
 from research.errors import BadInput
@@ -231,13 +231,19 @@ def research(
     asked = asked.with_fetched_model(warn)
     request = options.make_request(asked, warn)
     planner = options.require_planner(request, warn, ask=options.ask_on_terminal, asked=asked)
+    begin(request, planner, asked.sandbox, prefect=prefect, detach=detach, json=json)
+
+
+def begin(
+    request: StudyRequest, planner: Planner, sandbox: str | None, *, prefect: bool, detach: bool, json: bool
+) -> None:
     if detach:
         require_detachable(prefect=prefect)
     home = Home.locate().prepare()
     give = find_worker(home) if detach else None
     log = EventLog(home.database)
     needs = requirements_of(request.requested.custom_environments)
-    isolation = choose_isolation(json, lambda note: choose(asked.sandbox, os.environ, home, note, needs))
+    isolation = choose_isolation(json, lambda note: choose(sandbox, os.environ, home, note, needs))
     created = replace(
         request, planner=planner.name, model=planner.model, command=tuple(sys.argv[1:]), sandbox=isolation.sandboxing,
         wandb=wandb_login(os.environ).online,

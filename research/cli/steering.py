@@ -1,4 +1,4 @@
-"""Watch, resume, pause, stop, approve, amend, veto, prune, remove."""
+"""Watch, resume, reproduce, pause, stop, approve, amend, veto, challenge, prune, remove."""
 
 import shutil
 import sys
@@ -10,15 +10,18 @@ import typer
 
 from research.cli import research
 from research.cli.app import Json, Name, answer, console, open_installation, open_study, print_json
+from research.cli.reports import open_verified
 from research.cli.studies import render_ending, render_question
 from research.controller import interventions
 from research.controller.options import Detach, reopen_isolation, reopen_planner
-from research.controller.session import PLANNER_OPTIONS, has_controller, hold_lease, require_files
+from research.controller.session import PLANNER_OPTIONS, has_controller, hold_lease, request_reproduction, require_files
+from research.design.known_findings import load_findings
 from research.errors import BadInput
 from research.files import size_of
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.orchestration.handover import find_worker
+from research.planners.rules import RulesPlanner
 from research.runs.files import Keep, prune_runs
 from research.scheduler.next_step import is_done
 from research.scheduler.required_runs import attempts_running
@@ -80,6 +83,29 @@ def note(
     """
     record = _find(name)
     _answer_amendment(record, interventions.add_note(record, text), json)
+
+
+def challenge(
+    claim: Annotated[str, typer.Argument(help="A claim as `ajet findings` names it: STUDY/ROUND/CLAIM.")],
+    evidence: Annotated[str, typer.Option(help="What speaks against it: STUDY, or STUDY/ROUND/CLAIM.")],
+    reason: Annotated[str, typer.Option(help="Why, for whoever reads the claim.")],
+    json: Json = False,
+) -> None:
+    """Write evidence against a claim into its study; its verdict stays, and is shown with the challenge from then on.
+
+    Example:
+        ajet study challenge larger-group-5d2c/1/h1 --evidence again-81aa/1/h1 --reason "not so with 3 times the seeds"
+    """
+    home, log = open_installation()
+    known = [finding.name for finding in load_findings(home, log).findings]
+    (target, *place), (other, *rest) = (name.split("/") for name in (claim, evidence))
+    claim, evidence = ("/".join([find_study(log, name), *more]) for name, more in ((target, place), (other, rest)))
+    if claim not in known or claim.count("/") != 2:
+        raise BadInput(f"expected a claim with a verdict, as STUDY/ROUND/CLAIM; found {claim:.80}; see: ajet findings")
+    if claim == evidence or not any(name == evidence or name.startswith(f"{evidence}/") for name in known):
+        raise BadInput(f"expected --evidence of another claim with a verdict; found {evidence:.80}; see: ajet findings")
+    record = _find(claim.split("/")[0])
+    _answer_amendment(record, interventions.add_note(record, reason, claim=place[1], evidence=evidence), json)
 
 
 def veto(
@@ -247,6 +273,30 @@ def resume(
         if raised or not interventions.request_continue(log, state.id, command):
             raise
         _show_end(home, log, state.id, json, ongoing)
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="ID|EXPORT", help="Study id or its beginning, or an export's folder.")],
+    claims: Annotated[str, typer.Option(help="Claims of one round, such as h1,h2; else all it decided.")] = "",
+    budget: Annotated[str | None, typer.Option(help="As of `ajet research`; else what that study had.")] = None,
+    prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
+    detach: Detach = False,
+    json: Json = False,
+) -> None:
+    """Put claims of a study to the test again: a new study under its lock, with new seeds and no planner.
+
+    Arms, jobs, metric, number of seeds, looks, rule and level are those of the lock. It ends with a verdict on each
+    claim, `replicated`, `not replicated` or `inconclusive`, both intervals side by side; nothing is pooled.
+
+    Exit codes: as of `ajet research`; 2 also for a study that does not verify, goes on, or decided nothing.
+
+    Examples:
+        ajet study reproduce larger-group
+        ajet study reproduce exports/larger-group --claims h1 --budget 2h --json
+    """
+    named, home = claims.replace(",", " ").split(), Home.locate().prepare()
+    request = request_reproduction(home, open_verified(name), named, budget)
+    research.begin(request, RulesPlanner(), None, prefect=prefect, detach=detach, json=json)
 
 
 def pause(name: Name = None, json: Json = False) -> None:

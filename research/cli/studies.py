@@ -22,7 +22,7 @@ from studies.records.design import is_expression
 from studies.report.prose import last_words
 from studies.report.summary import HeadlineAnswer, headline
 from studies.report.tables import planner_facts
-from studies.verdicts.wording import question_of
+from studies.verdicts.wording import list_replications, question_of
 
 _STYLES = {
     "supported": "bold green", "refuted": "bold red", "equivalent": "bold blue", "inconclusive": "bold yellow",
@@ -55,6 +55,8 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
         for answer in head.answers if each is not state or state.verdicts else ():
             name = f"{answer.hypothesis}: " if len(head.answers) > 1 or state.rounds_before else ""
             lines += _answer_lines(each, folder, answer, name if each is state else f"round {each.round}, {name}")
+    for again in list_replications(state):
+        lines.append(Text("{outcome}  {of}: there {there}; here {here}".format(**again), "bold"))
     if state.explored is not None:
         lines += [Text(f"{answer.label}: {answer.sentence}", "bold") for answer in head.answers]
         lines += [Text(f"explored  {study.describe_explored(entry)}") for entry in study.explored_json(state)]

@@ -1,23 +1,29 @@
 """What code builds of a planner's word: an exploration of what it wants to try, an earlier claim put to the test again.
 
-Values, constants, steps and direction of a replication are those of the lock; seeds and level are the new round's.
+Values, constants, steps and direction of a replication are those of the lock; seeds and level are the new round's. A
+study that reproduces another one has the level of its lock, too.
 """
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from research.design.compiler import DesignCompiler, PricedExploration
-from research.errors import DesignRefused
+from research.errors import BadInput, DesignRefused
 from research.planners.history import CampaignFacts
 from research.proposals import actions
 from research.proposals.arms import arm_text, constant_value, require_known_environment, set_knobs, value_text
 from research.proposals.metric_choice import RequestedMetric
 from research.proposals.slots import SLOTS
 from research.text import describe, format_seconds
-from studies.records.design import KNOB, MODEL, Arm, Metric, Schedule
+from studies import StudyState
+from studies.records.design import KNOB, MODEL, Arm, Design, Metric, Schedule
 from studies.records.runs import screen_metric
+from studies.records.verdict import Reproduction
 from swarm.job import Job
+from swarm.models import model_place
 
 MOST_OF_A_ROUND: Final = 3
 """Explorations before one question."""
@@ -138,3 +144,36 @@ def build_replication(
     held = tuple(constants)
     wish = actions.ProposeDesign(environment=environment, steps=steps, constants=held, evaluate_apart=apart)
     return actions.Propose(hypotheses=(again,), metric=metric, why=why), wish
+
+
+def build_reproduction(state: StudyState, named: Sequence[str], models: Path) -> Reproduction:
+    """Return what a study's claims are put to the test by again, all that it decided where none is named; BadInput."""
+    found = {verdict.hypothesis: (each, verdict) for each in state.rounds for verdict in each.verdicts}
+    judged = {name: both for name, both in found.items() if both[1].verdict not in ("inconclusive", "invalid")}
+    names = [name for name in judged if name in (named or judged)]
+    rounds = {each.round: each for each, _ in (judged[name] for name in names)}
+    if state.status not in ("concluded", "stopped") or not {*named} <= judged.keys() or len(rounds) != 1:
+        known = ", ".join(f"{name} of round {each.round}" for name, (each, _) in judged.items()) or "none"
+        raise BadInput(
+            f"expected --claims of one round of a study that is over; {state.id} is {state.status}, decided {known}; "
+            f"found {', '.join(named) or 'all of these'}"
+        )
+    ((number, each),) = rounds.items()
+    assert each.design is not None
+    design, price = each.design, each.design.price
+    claims, base = [design.hypothesis(name) for name in names], dict(design.base_job)
+    used = {design.control_arm}.union(*map(design.contrast_of, claims))
+    arms = [arm for arm in design.arms if arm.name in used]
+    if "path" in (model := base[MODEL]) and not model_place(model["path"], models).is_dir():
+        base[MODEL] = {**model, "path": Path(model["path"]).name}  # kept here by its name; its hash says if it is it
+    runs, rules = len(arms) * len(design.seeds), design.decision_table
+    changed = dict.fromkeys(("inquiry", "pilot", "extension", "replication")) | {
+        "hypotheses": claims, "arms": arms, "base_job": base, "repairs": 0, "repaired": "",
+        "code": {arm.code: design.code[arm.code] for arm in arms if arm.code},
+        "price": price.model_copy(update={"runs": runs, "total_s": price.total_s * runs / price.runs}),
+        "decision_table": [r.model_copy(update={"then": "settle"}) if r.then == "replicate" else r for r in rules],
+    }  # fmt: skip
+    return Reproduction(
+        study=state.id, round=number, lock=str(each.design_hash), head=state.head_hash,
+        design=Design.model_validate(dict(design) | changed), verdicts=tuple(judged[name][1] for name in names),
+    )  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from research.controller.controller import build_stop_event, now
 from research.controller.session import capacity_of, hold_lease
@@ -75,9 +76,10 @@ def change_budget(record: StudyLog, seconds: float, reason: str | None) -> Event
     return record.change(make_change, actor="user")
 
 
-def add_note(record: StudyLog, text: str) -> Event:
-    """Write down what a reader of the report should know; it changes nothing, and may be said of a finished study."""
-    return record.change(partial(_make_amendment, kind="note", reason=text), actor="user")
+def add_note(record: StudyLog, text: str, **challenge: Any) -> Event:
+    """Write down what a reader of the report should know; it changes nothing, and may be said of a finished study. A
+    `challenge` names a `claim` that has a verdict, and the `evidence` against it."""
+    return record.change(partial(_make_amendment, kind="note", reason=text, **challenge), actor="user")
 
 
 def veto_hypothesis(record: StudyLog, hypothesis: str, reason: str | None) -> Event:
@@ -99,14 +101,14 @@ def veto_hypothesis(record: StudyLog, hypothesis: str, reason: str | None) -> Ev
 
 
 def _make_amendment(
-    state: StudyState, kind: str, reason: str | None, *, target: str = "", value: float | None = None
+    state: StudyState, kind: str, reason: str | None, *, value: float | None = None, **named: Any
 ) -> Change:
     if state.design is None and kind != "budget" and not (kind == "note" and state.takes_notes):
         raise BadInput(f"study {state.id} has no locked design yet; there is nothing to amend but its budget")
     if kind != "note":
         _require_open(state, f"an amendment of the {'lock' if kind == 'accept' else 'budget'}")
     lowers = value is not None and value < state.budget_s
-    values = {"kind": kind, "target": target, "value": value, "reason": _check_reason(reason), "lowers": lowers}
+    values = {"kind": kind, "value": value, "reason": _check_reason(reason), "lowers": lowers, **named}
     amendment = Amendment.model_validate(values)
     return EventType.DESIGN_AMENDED, {"amendment": amendment.model_dump(mode="json")}
 

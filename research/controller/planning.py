@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from research.controller import evaluation
 from research.controller.evaluation import ActionCheck, PlanningInputs
 from research.design.comparison import StatisticalRequirements
-from research.design.compiler import DesignCompiler, PricedExploration, draw_distinct, seed_source
+from research.design.compiler import DesignCompiler, PricedExploration, draw_distinct, seed_source, zero_lr_plan
 from research.design.known_findings import KnownFinding
 from research.design.noise_bank import NoiseBank, model_key
 from research.design.pricing import Pricing
@@ -42,8 +42,8 @@ from studies.errors import ReportError
 from studies.log.event_log import lock_name, write_lock
 from studies.log.study import ASK_RULE, PAPERS
 from studies.records.alpha import AlphaLedgers
-from studies.records.design import Budget, Design
-from studies.records.verdict import ANALYSE, PlannerMessage, WrittenAnswer, planner_label
+from studies.records.design import Budget, Design, NoisePlan, task_seed_of
+from studies.records.verdict import ANALYSE, PlannerMessage, Reproduction, WrittenAnswer, planner_label
 from studies.report.answer import score_plan
 from studies.report.evidence import gather
 from studies.report.prose import quote_held
@@ -222,6 +222,9 @@ class Planning:
 
     def _plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
         inputs = self.build_inputs(state, seconds_left)
+        if (reproduced := state.reproduces) is not None:
+            self._lock_again(state, inputs.compiler, reproduced)
+            return
         if state.round > 1:
             inputs = self.set_round(inputs, state, CampaignFacts.of(state.rounds_before[-1], self._find_surprises))
         tries = [TurnId.parse(act.turn) for act in state.planner_acts if act.turn]
@@ -254,9 +257,7 @@ class Planning:
             self._announce_exploration(explored, seeds, inputs.compiler.used, TurnId(1, "design", number))
             return
         if state.noise_plan is None and (plan := designed.noise_plan(self._seed_scope(state))) is not None:
-            seconds = designed.get_compiled().compiler.price.plumbing(Job.from_record(plan.job), plan.episodes)
-            payload = {"plan": plan.model_dump(mode="json"), "hash": plan.hash(), "seconds_per_run": seconds}
-            self._append(EventType.NOISE_PLANNED, payload)
+            self._append_noise(plan, designed.get_compiled().compiler.price)
             return
         try:
             self._lock(state, inputs, designed)
@@ -319,6 +320,26 @@ class Planning:
             if compiled.compiler.bank.needs_zero_lr_check(compiled.job) and not legacy:
                 raise _refuse_unchecked(state)
         locked = evaluation.plan_rounds(inputs, designed).build_lock(self._seed_scope(state))
+        self._append_lock(locked, lock_name(state.round))
+
+    def _append_noise(self, plan: NoisePlan, price: Pricing) -> None:
+        seconds = price.plumbing(Job.from_record(plan.job), plan.episodes)
+        payload = {"plan": plan.model_dump(mode="json"), "hash": plan.hash(), "seconds_per_run": seconds}
+        self._append(EventType.NOISE_PLANNED, payload)
+
+    def _lock_again(self, state: StudyState, compiler: DesignCompiler, again: Reproduction) -> None:
+        """Lock what a study reproduces on seeds of its own, once a run that must not learn was made."""
+        design, job = again.design, Job.from_record(again.design.base_job)
+        draw = seed_source(self._study, bytes.fromhex(self._draw_secret(32)))
+        still, *seeds = draw_distinct(draw, 1 + len(design.seeds), frozenset(design.seeds))
+        locked = again.lock_again(seeds, task_seed_of(self._study, design.environment), compiler.budget)
+        for claim in design.hypotheses[len(state.hypotheses) :]:
+            self._append(EventType.HYPOTHESIS_PROPOSED, claim.model_dump(mode="json"))
+        if state.noise_plan is None and compiler.makes_zero_lr_run(job):
+            self._append_noise(zero_lr_plan(job, locked.metric, still), compiler.price)
+            return
+        if state.noise_plan is not None and compiler.bank.needs_zero_lr_check(job):
+            raise _refuse_unchecked(state)
         self._append_lock(locked, lock_name(state.round))
 
     def lock_repair(self, state: StudyState, crash: RunState, turn: RecordedTurn) -> None:

@@ -18,6 +18,7 @@ from platform import python_version
 from types import FrameType
 from typing import Any, Final
 
+from research.controller.built_designs import build_reproduction
 from research.controller.controller import INTERRUPTED, Observer, StudyController, drive
 from research.controller.mirror import WandbMirror
 from research.controller.wandb import OnlineLogging
@@ -26,15 +27,16 @@ from research.design.pricing import KnownCheck, runs_at_once
 from research.environments.catalog import find_custom_environments
 from research.errors import BadEnvironment, BadTopic, DesignRefused, NotReady, PlannerFailed, ResearchError
 from research.files import write_bytes
-from research.installation.base_job import base_job_of, base_settings
+from research.installation.base_job import base_job_of, base_settings, require_backend, require_job, require_unchanged
 from research.installation.home import Home, home_error
-from research.installation.machine import Capacity, describe
+from research.installation.machine import Capacity, PriceTable, describe
 from research.installation.servers import require_servers
 from research.installation.studies import RESULTS_VERSION, VERSION_KEY
 from research.installation.tiny_model import Note
 from research.isolation.mode import PROCESS, UNISOLATED, Isolation, Sandboxing
 from research.models.fetch import check_loader
 from research.planners.context import Planner
+from research.planners.rules import RulesPlanner
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.runs.launcher import SERVERS
 from research.scheduler.approvals import MODE, ApprovalMode
@@ -44,8 +46,10 @@ from studies import ControllerLeaseLost, EventLog, EventType, StoreError, StudyL
 from studies.log.fold import SERVED, WORKED
 from studies.log.locks import ControllerLease, ControllerLeases, Holder, renew_in_background
 from studies.log.study import EXPLORE, PAPERS
+from studies.records.design import MODEL
+from studies.records.verdict import REPRODUCES, Reproduction
 from swarm.errors import InvalidRequest
-from swarm.job import Job
+from swarm.job import Job, PathModel
 
 Interruption = Callable[[], str | None]
 """Returns why an interrupt (Ctrl-C, SIGTERM) stops the study; None where it is left, for another controller."""
@@ -148,6 +152,26 @@ class StudyRequest:
     """Most runs at once; None for as many as fit."""
     follows: str = ""
     """The claim on which it is to give more evidence, STUDY/ROUND/CLAIM; empty for none."""
+    reproduces: Reproduction | None = None
+    """What of another study it puts to the test again; None for a question of its own."""
+
+
+def request_reproduction(home: Home, state: StudyState, names: Sequence[str], budget: str | None) -> StudyRequest:
+    """Return the request for a study that reproduces claims of another one, by default with its budget; raise BadInput
+    for claims that it cannot have, InvalidRequest or NotReady where what the lock names is not here."""
+    again = build_reproduction(state, names, home.models)
+    design, brought = again.design, tuple(each.name for each in again.design.environments)
+    base, held = require_job(design.base_job), design.base_job[MODEL]
+    for model in (arm.overrides.get(MODEL, held) for arm in design.arms):
+        require_unchanged(PathModel.model_validate(model), home.models) if "path" in model else None
+    require_backend(base.backend)
+    request = StudyRequest(
+        state.topic, RulesPlanner.name, None, state.budget_s, None, base=base, reproduces=again,
+        requested=replace(RequestedComparison.of(state.settings), custom_environments=brought),
+        requirements=replace(StatisticalRequirements.of(state.settings), rounds=1),
+    )  # fmt: skip
+    on = capacity_for(request, check_loader(home.models))
+    return replace(request, budget_s=PriceTable.load(home).seconds_for(budget, on) if budget else state.budget_s)
 
 
 def capacity_for(request: StudyRequest, check_of: KnownCheck) -> Capacity:
@@ -192,6 +216,7 @@ def create_study(
             **({EXPLORE: True} if request.explore else {}),
             **({SERVERS: list(request.servers)} if request.servers else {}),
             **({FOLLOWS: request.follows} if request.follows else {}),
+            **({REPRODUCES: request.reproduces.model_dump(mode="json")} if request.reproduces else {}),
             **({PLANNER_OPTIONS: dict(request.planner_options)} if request.planner_options else {}),
             **({PAPERS: {name: sha256(text).hexdigest() for name, text in request.papers.items()}}
                if request.papers else {}),

@@ -202,11 +202,7 @@ class CompiledDesign:
         if not self.compiler.makes_zero_lr_run(self.job):
             return None
         (seed,) = draw_distinct(draw_seed, 1, self.compiler.used)
-        metric = self.compiler.metric(self.draft)
-        return NoisePlan(
-            environment=self.job.environment, job=_under_arms(self.job), seeds=(), metric_key=metric.key,
-            episodes=metric.episodes, plumbing=seed, metric=metric,
-        )  # fmt: skip
+        return zero_lr_plan(self.job, self.compiler.metric(self.draft), seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,6 +378,13 @@ def seed_source(study: str, secret: bytes) -> Callable[[], int]:
         return int.from_bytes(code[:4], "big") >> 1
 
     return draw
+
+
+def zero_lr_plan(job: Job, metric: Metric, seed: int) -> NoisePlan:
+    return NoisePlan(
+        environment=job.environment, job=_under_arms(job), seeds=(), metric_key=metric.key, episodes=metric.episodes,
+        plumbing=seed, metric=metric,
+    )  # fmt: skip
 
 
 def build_decision_table(proposal: ProposeDesign) -> tuple[Rule, ...]:

@@ -14,7 +14,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from research.design.noise_bank import metric_key, model_key
 from research.errors import BadInput
@@ -27,7 +27,7 @@ from studies.records.base import JsonValue, Record, canonical, digest
 from studies.records.design import MODEL, SLOTS, Hypothesis
 from studies.records.procedure import Phase
 from studies.records.statements import metric_name, model_name, sentences, setting
-from studies.records.verdict import Verdict
+from studies.records.verdict import Outcome, Verdict
 from studies.verdicts.recipe import BetterValue, ExcludedClaim, find_untested_pairs, format_fields, holds, recipes
 from studies.verdicts.wording import deciding_interval
 from swarm.job import Job, TinyModel, tunables
@@ -35,7 +35,7 @@ from swarm.job import Job, TinyModel, tunables
 KnownVerdict = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid", "does not follow"]
 """A verdict, or that it does not follow from the files any more: then nothing else is said of it."""
 FILE: Final = "findings.json"
-_FORM: Final = f"1, results {RESULTS_VERSION}"
+_FORM: Final = f"2, results {RESULTS_VERSION}"
 """The first number is that of what is kept of a study."""
 _CODE: Final = "its reward is code, and no field of a job; see the report"
 
@@ -86,11 +86,25 @@ class KnownFinding(Record):
     conditions: FindingConditions
     doubt: str = ""
     """Why the verdict does not follow; empty where it does."""
+    challenges: tuple[str, ...] = ()
+    reproduces: str = ""
+    """Of a claim that was put to the test again, its name and lock there."""
+    outcome: str = ""
+    replications: Mapping[str, str] = {}
+    """What studies here that put it to the test again came to, by their names."""
 
     @property
     def name(self) -> str:
         again = "" if self.phase == "confirm" else f"/{self.phase}"
         return f"{self.study}/{self.round}/{self.hypothesis}{again}"
+
+    @property
+    def standing(self) -> str:
+        """What became of it, or of the claim that it puts to the test again; each clause after a semicolon."""
+        by = {came: [name for name, own in self.replications.items() if own == came] for came in get_args(Outcome)}
+        told = (f"{came} by {len(names)} ({', '.join(names)})" for came, names in by.items() if names)
+        again = [f"{self.reproduces.split()[0]} {self.outcome} by it"] if self.reproduces else []
+        return "".join(f"; {clause}" for clause in (*told, *again, *self.challenges))
 
     @property
     def compared(self) -> tuple[str, tuple[str, ...], str]:
@@ -165,12 +179,14 @@ def build_finding(state: StudyState, claim: Hypothesis, verdict: Verdict, folder
         job=digest({name: value for name, value in alike.items() if name not in apart})[:16],
         fields={name: values[name] for name in shown if values[name] != usual.get(name)},
     )  # fmt: skip
+    if (of := state.reproduces) is not None and doubt is None:
+        outcome |= {"reproduces": f"{of.study}/{of.round}/{claim.id} {of.lock}", "outcome": of.outcome(verdict)}
     return KnownFinding(
         study=state.id, round=state.round, hypothesis=claim.id, phase=verdict.phase,
         claim=sentences([claim], environment, least, design.metric)[0],
         variable=claim.variable, control=claim.control, treatment=claim.treatment,
         n_control=verdict.n_control, n_treatment=verdict.n_treatment, exploratory=verdict.exploratory,
-        lock=str(state.design_hash), conditions=conditions, **outcome,
+        lock=str(state.design_hash), conditions=conditions, challenges=state.challenges(claim.id), **outcome,
     )  # fmt: skip
 
 
@@ -190,7 +206,11 @@ def load_findings(home: Home, log: EventLog) -> KnownFindings:
     contents = cached_studies(home, log, FILE, _FORM, content, lambda study, error: {"corrupt": error})
     entries = (entry for kept in contents.values() for entry in kept.get("findings", ()))
     left_out = {study: str(kept["corrupt"]) for study, kept in contents.items() if "corrupt" in kept}
-    return KnownFindings(tuple(map(KnownFinding.model_validate, entries)), left_out)
+    found, again = list(map(KnownFinding.model_validate, entries)), defaultdict[str, dict[str, str]](dict)
+    for finding in found:
+        again[finding.reproduces][finding.study] = finding.outcome
+    told = ((finding, again.get(f"{finding.name} {finding.lock}", {})) for finding in found)
+    return KnownFindings(tuple(one.model_copy(update={"replications": named}) for one, named in told), left_out)
 
 
 def search_findings(findings: Iterable[KnownFinding], words: Sequence[str]) -> tuple[KnownFinding, ...]:
@@ -202,8 +222,8 @@ def search_findings(findings: Iterable[KnownFinding], words: Sequence[str]) -> t
         where, fields = finding.conditions, finding.treatment if isinstance(finding.treatment, dict) else ()
         synonyms = (word for name in (finding.variable, *fields) if name in marks for word in marks[name].synonyms)
         text = _normalize(" ".join((
-            finding.name, finding.claim, finding.verdict, finding.variable, where.environment, where.model,
-            where.model_key, where.metric, where.metric_name, where.job, *synonyms,
+            finding.name, finding.claim, finding.standing, finding.verdict, finding.variable, where.environment,
+            where.model, where.model_key, where.metric, where.metric_name, where.job, *synonyms,
             *(f"{name} {value}" for name, value in where.fields.items()),
         )))  # fmt: skip
         return all(pattern.search(text) for pattern in patterns)
@@ -315,13 +335,15 @@ class Recipe:
     """What else was found and is not in the job, or why nothing is."""
 
 
-def recipe_of(state: StudyState, folder: Path) -> Recipe:
-    """Return the recipe of a study whose files lie in `folder`; raise BadInput for unknown fields."""
+def recipe_of(state: StudyState, folder: Path, known: Iterable[KnownFinding] = ()) -> Recipe:
+    """Return the recipe of a study whose files lie in `folder`, with what became of its claims where they are `known`;
+    raise BadInput for unknown fields."""
     designs = {entry.round: entry.design for entry in state.rounds if entry.design is not None}
     if not designs:
         plain = _build_job_file(base_job_of(state.settings), {})
         return Recipe(plain, (), (), ("nothing was confirmed: no design was locked; this is the job under all arms",))
     findings = {(entry.round, entry.hypothesis, entry.phase): entry for entry in findings_of(state, folder)}
+    findings |= {(one.round, one.hypothesis, one.phase): one for one in known if one.study == state.id}
     asked, *_ = recipes(
         state.rounds, lambda entry, verdict: not findings[entry.round, verdict.hypothesis, "confirm"].doubt
     )
@@ -367,7 +389,8 @@ def describe_evidence(finding: KnownFinding) -> str:
     if finding.estimate is not None and finding.low is not None and finding.high is not None:
         level = "" if finding.level is None else f" ({100 * finding.level:.4g} %)"
         effect = f" {finding.estimate:+.3g} [{finding.low:.3g}, {finding.high:.3g}]{level}"
-    return f"round {finding.round}, {finding.hypothesis} {finding.verdict}{effect}, lock {finding.lock[:16]}"
+    told = f"{finding.verdict}{effect}, lock {finding.lock[:16]}{finding.standing}"
+    return f"round {finding.round}, {finding.hypothesis} {told}"
 
 
 def _merge_fields(values: Sequence[BetterValue]) -> dict[str, JsonValue]:

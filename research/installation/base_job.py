@@ -135,7 +135,8 @@ def require_unchanged(model: PathModel, kept: Path | None = None) -> None:
         return
     folder = Path(model.path) if kept is None else model_place(model.path, kept)
     if not folder.is_dir():
-        raise InvalidRequest(f"expected the model folder {folder}, which is trained; found none there; bring it back")
+        what = f"{folder} (sha256 {model.sha256[:12]}; see: ajet model list)"
+        raise InvalidRequest(f"expected the model folder {what}, which is trained; found none there; bring it back")
     if (found := hash_model_folder(folder, kept)) != model.sha256:
         raise InvalidRequest(
             f"expected the model folder {folder} as it was named (sha256 {model.sha256[:12]}); found it changed "

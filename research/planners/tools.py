@@ -90,7 +90,7 @@ def describe_finding(entry: KnownFinding) -> str:
         difference = f", difference {entry.estimate:+.3g} ({entry.low:+.3g} to {entry.high:+.3g})"
     again = ", exploratory" if entry.exploratory else ""
     runs = f"{entry.n_control} + {entry.n_treatment} runs of {entry.conditions.model}"
-    return f"{entry.claim.rstrip('.')}: {entry.verdict}{difference}, {runs}{again}"
+    return f"{entry.claim.rstrip('.')}: {entry.verdict}{difference}, {runs}{again}{entry.standing}"
 
 
 def shows_hidden_plays(look: Mapping[str, Any]) -> bool:

@@ -4,23 +4,26 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from research.controller.progress import progress_of
 from research.isolation.mode import read_sandboxing
 from research.scheduler.required_runs import open_hypotheses, runs_left
 from research.text import format_flag
 from studies import RunState, StudyState
+from studies.checks.conditions import flatten
 from studies.log.entries import ApprovalAnswer, LoggedApprovalRequest, PlannerNote
 from studies.proof import DOES_NOT_FOLLOW, verdict_fault
 from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
 from studies.report.tables import values_at_own
+from studies.report.wording import describe_comparison
+from studies.verdicts.wording import list_replications, summarize_verdict
 
 
 def summary(state: StudyState, folder: Path) -> dict[str, Any]:
     """Return what a script wants to know: status, counts, verdicts, report paths; of an inquiry, which round it is."""
-    far, runs = progress_of(state), state.every_run
+    far, runs, again = progress_of(state), state.every_run, [*list_replications(state)]
     noted = max((entry.seq for entry in state.amendments if entry.amendment.kind == "note"), default=0)
     return {
         **round_progress(state),
@@ -45,6 +48,7 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
             for each in state.rounds
             for verdict in each.verdicts
         ],
+        **({"reproduces": again} if again else {}),
         **({} if state.explored is None else {"explored": list(explored_json(state)), "next": state.asked_next}),
         "head": state.head_hash,
         "report": report_paths(state, folder),
@@ -83,7 +87,8 @@ def verdict_json(state: StudyState, folder: Path, verdict: Verdict) -> dict[str,
     """Return a verdict as a script gets it: all of it, or that it does not follow, and nothing that it claims."""
     if (reason := verdict_fault(state, folder, verdict)) is None:
         speaks = None if verdict.verdict == "invalid" else verdict.scope
-        return {**verdict.model_dump(mode="json"), "scope": speaks, "by_margin": verdict.by_margin}
+        told = {"scope": speaks, "by_margin": verdict.by_margin, "challenges": state.challenges(verdict.hypothesis)}
+        return {**verdict.model_dump(mode="json"), **told}
     said = f"{reason}; ajet study verify {state.id}"
     return {"hypothesis": verdict.hypothesis, "verdict": DOES_NOT_FOLLOW, "reason": said}
 
@@ -188,3 +193,26 @@ def details(state: StudyState) -> dict[str, Any]:
             for each in state.every_round for run in each.all_runs.values()
         ],
     }  # fmt: skip
+
+
+_NOT_COMPARED: Final = {"seeds", "hypotheses", "arms", "budget", "price", "question", "noise", "repaired", "inquiry"}
+
+
+def find_differences(*studies: StudyState) -> dict[str, list[Any]]:
+    """Return what two studies differ in, by its path, each side's value; of rounds those that both have."""
+    sides = []
+    for state in studies:
+        facts: dict[str, Any] = {"question": state.topic, "machine": state.machine, "versions": state.versions}
+        for each in state.rounds[: min(len(other.rounds) for other in studies)]:
+            if (design := each.design) is not None:
+                facts["design" if each.round == 1 else f"round {each.round}"] = {
+                    **design.model_dump(mode="json", exclude=_NOT_COMPARED), "seeds of each arm": len(design.seeds),
+                    "arms": {arm.name: arm.overrides for arm in design.arms}, "model": (each.model or {}).get("sha256"),
+                }  # fmt: skip
+        for each, design in ((each, each.design) for each in state.rounds if each.design is not None):
+            where = f" by {metric_name(design.metric)} in {design.environment}"
+            judged = [(each.verdict_on(claim.id), describe_comparison(claim) + where) for claim in design.hypotheses]
+            facts |= {about: summarize_verdict(design, verdict) for verdict, about in judged if verdict is not None}
+        sides.append(flatten(facts))
+    both = {name: [side.get(name) for side in sides] for side in sides for name in side}
+    return {name: values for name, values in both.items() if values[0] != values[1]}

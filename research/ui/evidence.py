@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from research.controller.preview import price_next_round
 from research.design.comparison import StatisticalRequirements
-from research.design.known_findings import KnownFinding, build_finding, describe_evidence, load_findings
+from research.design.known_findings import KnownFinding, describe_evidence, load_findings
 from research.errors import BadInput, DesignRefused, ResearchError
 from research.proposals.arms import Scalar, field_value, value_text
 from research.proposals.metric_choice import format_difference
@@ -164,7 +164,7 @@ def find_evidence(site: Site, name: str) -> ClaimEvidence:
     for each in state.rounds:
         for known in each.design.hypotheses if each.design is not None else ():
             if (str(each.round), known.id) == (number, claim):
-                verdict = each.verdict_on(claim) if each.is_settled(claim) else None
-                found = None if verdict is None else build_finding(each, known, verdict, site.folder(study))
+                every = load_findings(site.home, site.log).findings
+                found = next((finding for finding in every if finding.name == name), None)
                 return ClaimEvidence(state, each, known, found)
     raise HTTPException(404, f"expected a claim under a lock, as STUDY/ROUND/CLAIM; found {name[:80]}")

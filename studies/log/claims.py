@@ -6,6 +6,7 @@ them and nothing changes.
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, get_args
 
 from studies.log import entries
@@ -75,6 +76,10 @@ def _lock(study: StudyState, event: Event, design: Design, hash: str, file: str)
         refuse(study.design is not None, "a design was locked before; expected one lock per study")
     refuse(study.explores, "a design was locked in a study that was asked to explore, and to test nothing")
     refuse((found := design.hash()) != hash, f"the design's hash is {found[:12]}, the lock says {hash[:12]}")
+    if (again := study.reproduces) is not None:
+        due, before = again.lock_again(design.seeds, design.metric.task_seed, design.budget), again.design.seeds
+        new = len(design.seeds) == len(before) and {*design.seeds}.isdisjoint(before)
+        refuse(design != due or not new, "expected the lock that it reproduces, on as many seeds, all of them new")
     place, last = design.inquiry, study.rounds_before[-1] if study.rounds_before else None
     if last is not None and (place is None or place.previous != last.design_hash):
         raise ImpossibleEvent(f"the lock of round {study.round} does not name the lock of the round before")
@@ -129,9 +134,15 @@ def _amend(study: StudyState, event: Event, amendment: Amendment) -> None:
     answers = amendment.kind == "note" and study.takes_notes
     if study.design is None and amendment.kind != "budget" and not answers:
         raise ImpossibleEvent("an amendment came before any design was locked")
+    claim = amendment.claim
+    refuse(claim and not any(each.verdict_on(claim) for each in study.rounds), f"expected a verdict on {claim!r}")
     late = study.concluded_reason is not None
     logged = entries.LoggedAmendment(event.seq, event.ts, amendment, event.actor, study.has_data, late)
     study.amendments = (*study.amendments, logged)
+    study.rounds_before = tuple(
+        replace(each, amendments=(*each.amendments, logged)) if claim and each.verdict_on(claim) else each
+        for each in study.rounds_before
+    )
     if amendment.kind == "accept" and not late:
         supersede(study, [v for v in (*study.verdicts, *study.replications) if v.verdict == "invalid"])
 

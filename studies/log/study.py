@@ -17,7 +17,7 @@ from studies.records.alpha import ALPHA, AlphaAllocation, AlphaLedgers, Explorat
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan, RunSpec
 from studies.records.procedure import Phase, RunLength, Selection, Sizing
 from studies.records.runs import GENERATED_CODE_FAILED
-from studies.records.verdict import Ended, PlannerMessage, Verdict
+from studies.records.verdict import REPRODUCES, Ended, PlannerMessage, Reproduction, Verdict, quoted
 
 StudyStatus = Literal["planning", "running", "waiting", "paused", "judged", "concluded", "stopped"]
 """A study that is `waiting` waits for a person's approval."""
@@ -180,6 +180,17 @@ class StudyState(RoundState):
         if self.locked_design is not None and self.locked_design.screen is not None and self.selection is None:
             return "running"
         return "judged" if all(self.is_settled(h.id) for h in self.design.hypotheses) else "running"
+
+    @property
+    def reproduces(self) -> Reproduction | None:
+        """What of another study it puts to the test again; None for a study with a question of its own."""
+        held = self.settings.get(REPRODUCES)
+        return None if held is None else Reproduction.model_validate(held)
+
+    def challenges(self, claim: str) -> tuple[str, ...]:
+        """Return by what a claim of this round is challenged and why, each as a clause."""
+        found = (entry.amendment for entry in self.amendments if entry.amendment.claim == claim)
+        return tuple(f"challenged by {each.evidence}: {quoted(each.reason)}" for each in found)
 
     @property
     def explores(self) -> bool:

@@ -338,7 +338,7 @@ class Amendment(EvolvingRecord):
     wall-clock seconds, before the lock too; `note` changes nothing. What one after the first result touches is
     exploratory."""
 
-    added_fields: ClassVar = frozenset({"lowers"})
+    added_fields: ClassVar = frozenset({"lowers", "claim", "evidence"})
 
     kind: Literal["accept", "budget", "note"]
     target: str = ""
@@ -348,6 +348,10 @@ class Amendment(EvolvingRecord):
     reason: str = Field(min_length=1, max_length=1000)
     lowers: bool = False
     """Whether it takes from the budget as it was, as logs say since the first that refuses less than is used."""
+    claim: str = ""
+    """The claim that a note challenges; empty for any other."""
+    evidence: str = ""
+    """What speaks against it: a study, or a claim of one as STUDY/ROUND/CLAIM."""
 
     @model_validator(mode="after")
     def _check_complete(self) -> Self:

@@ -1,11 +1,12 @@
 """Verdicts, questions for approval, a planner's words, and what its code made: nothing follows from the last two."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from studies.records.base import EvolvingRecord, Record
+from studies.records.design import Budget, Design
 from studies.records.procedure import Phase
 
 Origin = Literal["terminal", "command", "Prefect", "page"]
@@ -196,6 +197,41 @@ class Verdict(EvolvingRecord):
         if self.verdict not in ("supported", "refuted") or self.equivalence is None or self.test == "boschloo":
             return False
         return self.nonzero and min(abs(self.low or 0.0), abs(self.high or 0.0)) > self.equivalence.margin
+
+
+REPRODUCES: Final = "reproduces"
+"""Setting of a study: the `Reproduction` that it is."""
+Outcome = Literal["replicated", "not replicated", "inconclusive"]
+
+
+class Reproduction(Record):
+    """Claims of another study that are put to the test again: what was locked there, and what was found."""
+
+    study: str
+    round: int
+    lock: str
+    """Hash of the lock that they were judged under."""
+    head: str
+    """Hash of the last event of its log as it was read."""
+    design: Design
+    """What is made again: their comparison as it was judged, with the seeds of then."""
+    verdicts: tuple[Verdict, ...]
+
+    def lock_again(self, seeds: Sequence[int], task_seed: int | None, budget: Budget) -> Design:
+        """Return the lock that follows: all but these values is equal in all studies that reproduce it."""
+        metric = self.design.metric
+        tasks = {} if metric.task_seed is None else {"task_seed": task_seed}
+        beside = {name: other.model_copy(update=tasks) for name, other in metric.beside.items()}
+        metric = metric.model_copy(update={**tasks, "beside": beside})
+        return self.design.model_copy(update={"seeds": tuple(seeds), "metric": metric, "budget": budget})
+
+    def outcome(self, verdict: Verdict | None) -> Outcome:
+        """Return what a settled verdict makes of the one before: the same claim by the same rule, or another one."""
+        if verdict is None or verdict.verdict in ("inconclusive", "invalid") or verdict.exploratory:
+            return "inconclusive"
+        before = next(known for known in self.verdicts if known.hypothesis == verdict.hypothesis)
+        alike = verdict.verdict == "equivalent" or (verdict.estimate or 0) * (before.estimate or 0) > 0
+        return "replicated" if verdict.verdict == before.verdict and alike else "not replicated"
 
 
 class AnswerFigure(Record):

@@ -251,6 +251,7 @@ def deviation_table(state: StudyState) -> Table | None:
     for amended in state.amendments:
         change = amended.amendment
         said = {"accept": f"accepts the violation {change.target}", "budget": f"budget of {duration(change.value)}"}
+        said |= {"note": f"challenge of {change.claim} by {change.evidence}"} if change.claim else {}
         after = "after the first result" if amended.after_data else "before any result"
         deviations.append((amended, said.get(change.kind, "note"), change.reason, after))
     deviations.sort(key=lambda deviation: deviation[0].seq)

@@ -95,7 +95,8 @@ def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> Repor
     heads = [headline(each, evidence[each.round].lock_error) for each in states]
     standing, reason = _STANDING.get(state.status, ""), state.stopped_reason or state.paused_reason
     standing += f" ({one_line(reason)})." if state.status in ("stopped", "paused") and reason else ""
-    asked = [Point("Asked", heads[0].question.asked), *summary.describe_setting(state)]
+    asked = [*summary.describe_reproduction(state), Point("Asked", heads[0].question.asked)]
+    asked += summary.describe_setting(state)
     left = tuple(dict.fromkeys(mark(line, state.rounds) for head in heads for line in head.question.not_tested))
     untested = [Point("Not tested", line, tone="untested") for line in left]
     known = Point("Topic", *summary.describe_answer(state, untested=bool(left)))

@@ -116,6 +116,7 @@ def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAns
         said += " It was vetoed before its last look and rests on what was there."
     if verdict.exploratory:
         said += " Exploratory: an amendment after the first result touched it."
+    said += "".join(f" {capital(challenge)}." for challenge in state.challenges(claim.id))
     practice = in_practice(state, design, claim, verdict)
     return HeadlineAnswer(claim.id, verdict.verdict, label(claim, verdict), said, practice)
 
@@ -138,6 +139,13 @@ def ask_user(state: StudyState) -> Iterator[Point]:
     for note in [note for note in state.notebook if note.kind == "ask"][-_MOST_QUESTIONS:]:
         said = PlannerMessage(by=f"{by} asks", text=note.text, unfounded=())
         yield Point("A question to you", quote_held(said, state.rounds), command=f"ajet study note {state.id} '...'")
+
+
+def describe_reproduction(state: StudyState) -> Iterator[Point]:
+    """Yield what a study puts to the test again, and what became of it."""
+    for each in wording.list_replications(state):
+        told = f"{each['of']}, by its lock on new seeds, nothing pooled: there {each['there']}; here {each['here']}."
+        yield Point("Reproduces", told, capital(each["outcome"]))
 
 
 def describe_setting(state: StudyState) -> Iterator[Point]:

@@ -101,6 +101,26 @@ def deciding_interval(design: Design, verdict: Verdict) -> DecidingInterval | No
     return DecidingInterval(verdict.low, verdict.high, round(verdict.level, 4))
 
 
+def list_replications(state: StudyState) -> Iterator[dict[str, str]]:
+    """Yield of each claim that a study puts to the test again its name, the outcome, and both results side by side."""
+    if (again := state.reproduces) is not None:
+        for before in again.verdicts:
+            name, verdict = before.hypothesis, state.verdict_on(before.hypothesis)
+            over = state.is_settled(name) or state.status in ("concluded", "stopped")
+            here = "no verdict" if verdict is None else summarize_verdict(state.design or again.design, verdict)
+            yield {
+                "of": f"{again.study}/{again.round}/{name}", "there": summarize_verdict(again.design, before),
+                "claim": name, "here": here, "outcome": again.outcome(verdict) if over else "open",
+            }  # fmt: skip
+
+
+def summarize_verdict(design: Design, verdict: Verdict) -> str:
+    if (interval := deciding_interval(design, verdict)) is None or verdict.estimate is None:
+        return verdict.verdict
+    ends = f"[{interval.low:.3g}, {interval.high:.3g}] ({100 * interval.level:.4g} %)"
+    return f"{verdict.verdict} {verdict.estimate:+.3g} {ends}"
+
+
 @dataclass(frozen=True, slots=True)
 class TestUsed:
     """How the numbers of a sentence came about."""

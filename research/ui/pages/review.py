@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from research.controller.interventions import ACCEPTABLE
 from research.controller.progress import progress_of
 from research.controller.session import require_here
+from research.design.known_findings import load_findings
 from research.errors import NotReady
 from research.text import format_seconds
 from research.ui.curves import interval_bar
@@ -44,6 +45,7 @@ def page(site: Site, view: View) -> Page:
     here = [part["about"] for part in (*threats, *(card for each in rounds for card in each["cards"]))]
     proving = bool(view.get("verify")) and not view.static
     used = f"{format_seconds(state.worked_s)} of {format_seconds(state.budget_s)} of its budget used"
+    known = () if view.static or content is None else load_findings(site.home, site.log).findings
     looks = sum(len(act.tool_calls) for act in state.planner_acts)
     noted = any(entry.seq == state.event_count for entry in state.amendments)  # then no end of the log tells when
     values = {
@@ -58,6 +60,7 @@ def page(site: Site, view: View) -> Page:
         "turns": f"{wording.plural(len(state.planner_acts), 'turn')}, {wording.plural(looks, 'look')}",
         "planner": claims.quote_planner(state), "may_do": {} if view.static else _offers(site, state),
         "proof": site.prove(state.id) if proving else None,
+        "stands": {one.name: one.standing[2:] for one in known},
     }  # fmt: skip
     heading = title(state) if content is None else content.title
     return Page("review.html.jinja", heading, values, study="" if proving else state.id, head=state.head_hash)

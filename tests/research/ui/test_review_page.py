@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from research.design.known_findings import KnownFindings
 from research.errors import BadInput
 from research.ui import site as site_module
 from research.ui.actions import act
@@ -25,6 +26,7 @@ from studies.log.reviews import threat_anchor
 from studies.log.study import EXPLORE
 from studies.records.alpha import Exploration
 from studies.report.elements import list_drawings
+from tests.research.design.test_prior_findings import known
 from tests.research.factories import make_study
 from tests.research.ui.conftest import add_gallery_study, view_of
 from tests.research.ui.test_actions import _note
@@ -75,6 +77,12 @@ def test_a_claim_stands_with_what_was_predicted_and_observed(site: Site, study: 
     assert card["look"] == "1 of 1"
     assert 'id="r1/h1"' in html
     assert f'href="/ask?evidence={study}/1/h1"' in html
+
+
+def test_a_claim_says_what_became_of_it_elsewhere(site: Site, study: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = known(study=study, replications={"again": "not replicated"}, challenges=('challenged by other: "no"',))
+    monkeypatch.setattr(review, "load_findings", lambda home, log: KnownFindings((one,), {}))
+    assert "not replicated by 1 (again); challenged by other" in shown(site, study)[1]
 
 
 def test_each_figure_that_the_log_names_stands_as_it_was_written(site: Site, study: str) -> None:
