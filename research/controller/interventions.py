@@ -13,14 +13,14 @@ from typing import Any
 from research.controller.controller import build_stop_event, now
 from research.controller.session import capacity_of, hold_lease
 from research.errors import BadInput
+from research.installation import machine
 from research.installation.home import Home
-from research.installation.machine import MachineSlots, PriceTable
 from research.installation.tiny_model import Note
 from research.isolation.mode import supervise
 from research.models.fetch import check_loader
 from research.runs.launcher import AttemptLauncher
 from research.scheduler.required_runs import attempts_running
-from research.text import format_seconds, is_duration, parse_budget, strip_control_chars
+from research.text import format_seconds, strip_control_chars
 from sandboxes import ProcessSandbox, SandboxError
 from studies import Event, EventLog, EventType, HeadMoved, LeaseHeld, StudyLog, StudyState, fold
 from studies.checks.confounders import VIOLATION_CODES
@@ -55,9 +55,7 @@ def accept_violation(record: StudyLog, code: str, reason: str | None) -> Event:
 
 def read_budget(home: Home, state: StudyState, text: str) -> float:
     """Return the seconds of a budget of time, hours of devices or money, by what a study holds here; BadInput."""
-    if is_duration(text):
-        return parse_budget(text)
-    return PriceTable.load(home).seconds_for(text, capacity_of(state, check_loader(home.models)))
+    return machine.read_budget(home, text, capacity_of(state, check_loader(home.models)))
 
 
 def change_budget(record: StudyLog, seconds: float, reason: str | None) -> Event:
@@ -152,7 +150,7 @@ def end_attempts(home: Home, log: EventLog, record: StudyLog, note: Note = lambd
             record = StudyLog(log, study, store=home.files.push)
             state = record.state()
             sandbox = ProcessSandbox(home.sandboxes)
-            slots = MachineSlots(log, home, study, sandbox)
+            slots = machine.MachineSlots(log, home, study, sandbox)
             runner = AttemptLauncher(home, record, sandbox, slots, now, supervise(state.settings, os.environ, home))
             slots.poll([run.active.name for run in attempts_running(state) if run.active is not None])
             failed: SandboxError | None = None

@@ -30,7 +30,7 @@ from research.environments.install import load_environment
 from research.errors import BadEnvironment, BadInput, BadTopic
 from research.installation import base_job as jobs
 from research.installation.home import Home
-from research.installation.machine import Capacity, PriceTable
+from research.installation.machine import Capacity, read_budget
 from research.installation.servers import TOKEN, parse_servers, require_servers
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
@@ -48,7 +48,7 @@ from research.proposals.metric_choice import MetricChoice, RequestedMetric
 from research.runs.launcher import SERVERS
 from research.scheduler.approvals import ApprovalMode, parse_mode
 from research.scheduler.required_runs import is_complete
-from research.text import format_seconds, is_duration, parse_budget
+from research.text import format_seconds, is_duration
 from studies import EventLog, StudyState
 from studies.records.alpha import MOST_ROUNDS
 from studies.records.design import MOST_REPAIRS
@@ -361,10 +361,9 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
 def _set_budget(request: StudyRequest, budget: str, on: Capacity, note: Note) -> StudyRequest:
     if on.runs < (request.parallel or 1):
         note(f"--parallel {request.parallel} is more than is carried; {on.describe()}")
-    if is_duration(budget):
-        return replace(request, budget_s=parse_budget(budget))
-    seconds = PriceTable.load(Home.locate()).seconds_for(budget, on)
-    note(f"--budget {budget} is {format_seconds(seconds)} of {on.describe()}")
+    seconds = read_budget(Home.locate(), budget, on)
+    if not is_duration(budget):
+        note(f"--budget {budget} is {format_seconds(seconds)} of {on.describe()}")
     return replace(request, budget_s=seconds)
 
 

@@ -29,7 +29,7 @@ from research.errors import BadEnvironment, BadTopic, DesignRefused, NotReady, P
 from research.files import write_bytes
 from research.installation.base_job import base_job_of, base_settings, require_backend, require_job, require_unchanged
 from research.installation.home import Home, home_error
-from research.installation.machine import Capacity, PriceTable, describe
+from research.installation.machine import Capacity, describe, read_budget
 from research.installation.servers import require_servers
 from research.installation.studies import RESULTS_VERSION, VERSION_KEY
 from research.installation.tiny_model import Note
@@ -171,7 +171,7 @@ def request_reproduction(home: Home, state: StudyState, names: Sequence[str], bu
         requirements=replace(StatisticalRequirements.of(state.settings), rounds=1),
     )  # fmt: skip
     on = capacity_for(request, check_loader(home.models))
-    return replace(request, budget_s=PriceTable.load(home).seconds_for(budget, on) if budget else state.budget_s)
+    return replace(request, budget_s=read_budget(home, budget, on) if budget else state.budget_s)
 
 
 def capacity_for(request: StudyRequest, check_of: KnownCheck) -> Capacity:

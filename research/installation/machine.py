@@ -221,6 +221,11 @@ class PriceTable(BaseModel):
         return parse_budget(f"{3600 * float(named[1]) / rate:.3f}s") if rate else MOST_SECONDS
 
 
+def read_budget(home: Home, text: str, on: Capacity) -> float:
+    """Return the seconds of a budget, by the home's prices if it is not time alone; BadInput."""
+    return parse_budget(text) if is_duration(text) else PriceTable.load(home).seconds_for(text, on)
+
+
 _AMOUNT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([^\W\d_]+|[$€£¥])\s*")
 _HOURS: Final = {"gpuh": "GPUs", "cpuh": "cores"}
 
