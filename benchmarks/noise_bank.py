@@ -59,8 +59,7 @@ from research.proposals.metric_choice import MetricChoice, RequestedMetric, add_
 from research.runs.collect import CollectedEvidence, collect
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec
 from studies import EventLog, fold
-from studies.checks.conditions import play_variance
-from studies.checks.training import find_fault, list_unreported
+from studies.checks.conditions import find_fault, list_unreported, play_variance
 from studies.log.event import find_corruption
 from studies.metrics import Results, kind_of
 from studies.proof import is_export, read_export

@@ -67,13 +67,12 @@ from research.design.noise_bank import NoiseBank, Observation, metric_key, model
 from research.design.pricing import CALLS_PER_EPISODE, SECONDS_PER_CALL, STARTUP_S, Estimates, make_pricing
 from research.design.sample_size import Unaffordable
 from research.proposals.actions import ProposeDesign
-from studies.checks.training import detect_collapse
+from studies.checks.conditions import detect_collapse
 from studies.records.alpha import AlphaLedgers, RoundOutcome
 from studies.records.design import Budget, Design, Metric
 from studies.records.procedure import CollapseRule, InterimAnalysis, Noise, PowerTarget, Prediction
 from studies.records.runs import Conditions, TrainingCurve
-from studies.statistics.power import PowerDesign, assured_power
-from studies.statistics.sequential import spend_alpha
+from studies.statistics.power import PowerDesign, assured_power, spend_alpha
 from studies.verdicts.inputs import ArmData
 from swarm.job import Job
 

@@ -32,7 +32,7 @@ from simlab.curves import (
 )
 
 from rig.simulated_verdicts import SD, Tally, arm_data, claim_of, design_of, judged, promised, rate_of
-from studies.checks.training import detect_collapse, training_curve
+from studies.checks.conditions import detect_collapse, training_curve
 from studies.metrics import Asked, Results, kind_named, kind_of
 from studies.metrics.base import LOOKS
 from studies.metrics.builtin import REACHED

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from simlab.scores import Bar, clopper_pearson
 
 from research.design.power import PowerAnalysis
-from studies.checks.training import detect_collapse, has_started
+from studies.checks.conditions import detect_collapse, has_started
 from studies.records.alpha import AlphaAllocation, AlphaLedgers, equivalence_level
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
 from studies.records.procedure import (

@@ -21,7 +21,7 @@ from research.errors import BadInput
 from research.installation.servers import HOW_TO_START, Server, ServerConnection
 from research.text import SECRET_NAME
 from sandboxes import SandboxError
-from sandboxes.docker.archive import read_folder
+from sandboxes.docker.launch import read_folder
 from sandboxes.gateway.egress import Destination
 from sandboxes.spec import Limits
 from swarm.client import SwarmClient

@@ -37,7 +37,7 @@ from research.proposals import actions
 from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.steps import UNLOCKED
 from studies import EventLog, EventType, RunState, StudyLog, StudyState
-from studies.checks.training import find_zero_lr_run, list_untrained_runs
+from studies.checks.conditions import find_zero_lr_run, list_untrained_runs
 from studies.errors import ReportError
 from studies.log.event_log import lock_name, write_lock
 from studies.log.study import ASK_RULE, PAPERS

@@ -366,7 +366,7 @@ def average_sample_size(analyses: Sequence[InterimAnalysis], effect: float, sd: 
     """Return the seeds of each arm that are run on average, if `effect` is the true difference."""
     from scipy import special  # takes a while to import, which a command that plans nothing should not wait for
 
-    from studies.statistics.sequential import crossings
+    from studies.statistics.power import crossings
 
     last = analyses[-1].seeds
     bounds = [-float(special.ndtri(look.alpha / 2)) for look in analyses]

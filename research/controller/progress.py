@@ -14,7 +14,7 @@ from research.scheduler import required_runs as need
 from research.scheduler.approvals import describe_cost, how_to_answer
 from research.scheduler.steps import SHRINK_RULE
 from studies import RunState, StudyState
-from studies.checks.training import describe_zero_lr_run, had_no_signal
+from studies.checks.conditions import describe_zero_lr_run, had_no_signal
 from studies.log.study import LOOK_RULE
 from studies.records.runs import PLUMBING_ARM, UNTRAINED_RUN
 from studies.records.verdict import Verdict

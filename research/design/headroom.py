@@ -16,7 +16,7 @@ from research.design.pricing import Estimates
 from research.environments.catalog import MeasuredEnvironment
 from research.errors import DesignRefused, Unmeasurable
 from research.proposals.metric_choice import add_evaluations, format_amount, format_difference, metric_range
-from studies.checks.training import min_steps_to_detect
+from studies.checks.conditions import min_steps_to_detect
 from studies.metrics import kind_of
 from studies.metrics.base import FORMS, LEAST_POINTS, Reduction
 from studies.metrics.builtin import Collapse, MeanFact, Success

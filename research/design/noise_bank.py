@@ -26,8 +26,7 @@ from pydantic import Field
 from research.installation.base_job import APART, parse_job, without_model_path
 from research.installation.studies import FIRST_VERSION, RESULTS_VERSION, VERSION_KEY, every_study
 from studies import EventLog, RunState, StudyState
-from studies.checks.conditions import INITIAL
-from studies.checks.training import detect_collapse, find_fault
+from studies.checks.conditions import INITIAL, detect_collapse, find_fault
 from studies.metrics import Refused, kind_of
 from studies.records.base import Record, canonical, digest
 from studies.records.design import Metric

@@ -27,7 +27,7 @@ from research.models.fetch import check_loader
 from research.proposals.metric_choice import add_evaluations, remove_evaluations
 from research.text import format_flag, format_seconds, memoize_last
 from studies import AttemptState, EventLog, RunState, StudyState
-from studies.checks.training import find_zero_lr_run
+from studies.checks.conditions import find_zero_lr_run
 from studies.metrics.registry import kind_of, other_environment
 from studies.records.design import Budget, Metric
 from studies.records.procedure import Phase

@@ -46,7 +46,7 @@ from research.installation.home import Home, home_error
 from research.installation.tiny_model import Note
 from research.text import did_you_mean
 from sandboxes import SandboxError
-from sandboxes.docker.archive import read_folder
+from sandboxes.docker.launch import read_folder
 from sandboxes.spec import describe_exit, last_lines
 from studies import EventLog, EventType, LogCorrupt, fold
 from swarm.environments import custom

@@ -20,7 +20,7 @@ from research.planners.history import sanitize_line
 from research.planners.tools import DATA, Answer, StudyTools, ToolError, ToolRequest, list_runs, load_collected
 from research.text import describe
 from sandboxes import ContainerHandle, DockerSandbox, SandboxError, SandboxSpec
-from sandboxes.docker.archive import pack
+from sandboxes.docker.launch import pack
 from sandboxes.spec import Limits, last_lines
 from studies.records.base import canonical
 from studies.records.design import is_expression

@@ -36,8 +36,7 @@ from sandboxes import Exit, Handle, ProcessSandbox, Sandbox, SandboxSpec
 from sandboxes.preload import SWITCH
 from studies import AttemptState, EventType, RunState, StudyLog, StudyState
 from studies.checks.alarms import max_silence
-from studies.checks.conditions import CollectError, read_collected
-from studies.checks.training import find_untrained_run
+from studies.checks.conditions import CollectError, find_untrained_run, read_collected
 from studies.log.event_log import Clock
 from studies.metrics import kind_of, other_environment
 from studies.records.design import is_expression

@@ -23,7 +23,7 @@ from research.scheduler.budget import StepLimits, replication_seconds
 from research.scheduler.required_runs import RequiredRun
 from research.text import format_seconds, memoize_last
 from studies import RunState, StudyState
-from studies.checks.training import PLUMBING, find_fault, find_zero_lr_run
+from studies.checks.conditions import find_fault, find_zero_lr_run
 from studies.log.entries import BUDGET_EXHAUSTED, Decision
 from studies.log.study import BUDGET_RULE, LOOK_RULE, REPAIR_RULE
 from studies.records.base import JsonValue, canonical
@@ -352,7 +352,7 @@ def zero_lr_conclusion(state: StudyState) -> Iterator[steps.Step]:
     if run is None or not need.is_over(run) or run.invalid is not None or (fault := find_fault(run.conditions)) is None:
         return
     reason = (
-        f"invalid({PLUMBING}): {fault}; nothing was trained after it, as no comparison by this backend could be "
+        f"invalid(plumbing): {fault}; nothing was trained after it, as no comparison by this backend could be "
         f"trusted: look at run {run.run_id}, mend the backend, and start a new study"
     )
     if all(decision.rule != steps.PLUMBING_RULE for decision in state.decisions):

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from sandboxes.docker.archive import write_tar
 from sandboxes.docker.engine import ContainerEngine, EngineMissing, EngineRefusal, wrap_errors
+from sandboxes.docker.launch import write_tar
 from sandboxes.shim import write_atomic
 from sandboxes.spec import SandboxError
 

@@ -12,8 +12,8 @@ from itertools import accumulate
 from statistics import fmean
 from typing import ClassVar, Final
 
-from studies.checks.conditions import INITIAL, Part, plays_of_both, success_rate
-from studies.checks.training import LEAST_EPISODES, WINDOW_EPISODES, detect_collapse, training_curve
+from studies.checks import conditions
+from studies.checks.conditions import INITIAL, LEAST_EPISODES, WINDOW_EPISODES, Part, success_rate
 from studies.metrics import base
 from studies.metrics.base import FORMS, Logged, Reduction
 from studies.records.design import GAIN, MATCHED, Metric
@@ -353,9 +353,9 @@ class Collapse(base.MetricKind):
         )  # fmt: skip
 
     def measure(self, metric: Metric, run: base.Results) -> Mapping[str, base.Value]:
-        plays = plays_of_both(run.initial, run.final)
-        course = training_curve(run.history, success_rate(run.initial), success_rate(run.final), plays)
-        how = detect_collapse(Conditions(course=course, stopped_by=run.stopped_by), CollapseRule())
+        plays = conditions.plays_of_both(run.initial, run.final)
+        course = conditions.training_curve(run.history, success_rate(run.initial), success_rate(run.final), plays)
+        how = conditions.detect_collapse(Conditions(course=course, stopped_by=run.stopped_by), CollapseRule())
         if how is None and course.peak is None:
             raise base.Refused(
                 f"expected the success and number of {LEAST_EPISODES} training episodes or more, to see whether a "

@@ -28,7 +28,7 @@ from studies.records.design import Design, task_seed_of
 from studies.records.procedure import RunLength, Sizing
 from studies.records.verdict import Verdict
 from studies.report.build import MARKDOWN, PAGES, file_hashes, generator_info, render_report
-from studies.statistics.sequential import spend_alpha
+from studies.statistics.power import spend_alpha
 from studies.verdicts.judge import decide_length, judge_hypothesis, seeds_by_runs, size_study
 
 Rows = Sequence[Mapping[str, Any]]

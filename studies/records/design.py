@@ -394,7 +394,7 @@ class Design(EvolvingRecord):
     """When runs are longer than the base job has them; None for a design whose runs are as long as that."""
     spending: Literal["planned", "reached"] = "planned"
     """The level of a look that the budget or a hand cuts short: as planned for its seeds, as in designs from before
-    there was a choice, or by what was `reached` (`studies.statistics.sequential.last_level`)."""
+    there was a choice, or by what was `reached` (`studies.statistics.power.last_level`)."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:

@@ -85,7 +85,7 @@ class Noise(EvolvingRecord):
 
 
 class CollapseRule(Record):
-    """When a training counts as collapsed: by its own curve (`studies.checks.training`), blind to its arm."""
+    """When a training counts as collapsed: by its own curve (`studies.checks.conditions`), blind to its arm."""
 
     lost: float = Field(default=0.5, gt=0, lt=1)
     """Share of its own gain that a collapsed training lost again."""
@@ -96,7 +96,7 @@ class CollapseRule(Record):
 
 
 class StartRule(Record):
-    """When a training counts as never started: by its own curve (`studies.checks.training`), blind to its arm."""
+    """When a training counts as never started: by its own curve (`studies.checks.conditions`), blind to its arm."""
 
     errors: float = Field(default=2.0, gt=0)
     """Standard errors by which a start exceeds its beginning, in its evaluation or in its training success."""

@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Final
 
-from studies.checks.training import collapse_rate
+from studies.checks.conditions import collapse_rate
 from studies.log.entries import BUDGET_EXHAUSTED, LoggedAmendment, Veto
 from studies.log.study import StudyState
 from studies.metrics import Refused, kind_of

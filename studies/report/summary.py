@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from studies.checks.training import unequal_drops
+from studies.checks.conditions import unequal_drops
 from studies.log.study import ASK_RULE, StudyState
 from studies.records.design import MODEL, Design, Hypothesis
 from studies.records.runs import EVIDENCE_CODES

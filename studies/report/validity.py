@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from statistics import fmean, variance
 from typing import Final, Literal
 
-from studies.checks.conditions import find_confounders
-from studies.checks.training import (
+from studies.checks.conditions import (
     count_without_signal,
     describe_zero_lr_run,
+    find_confounders,
     find_fault,
     find_zero_lr_run,
     list_unreported,

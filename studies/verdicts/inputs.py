@@ -15,7 +15,7 @@ from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Phase
 from studies.records.verdict import Ended, Equivalence, LastLook, Scope, Verdict, VerdictName
 from studies.statistics.comparison import Comparison, Runs, differences
-from studies.statistics.sequential import last_level
+from studies.statistics.power import last_level
 
 
 @dataclass(frozen=True, slots=True)

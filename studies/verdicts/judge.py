@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from studies.checks.conditions import CollectError, pairs_of, read_collected
+from studies.checks.conditions import CollectError, detect_collapse, has_started, pairs_of, read_collected
 from studies.checks.confounders import Violation, lint_conditions, lint_jobs
-from studies.checks.training import detect_collapse, has_started
 from studies.log import event_log
 from studies.log.entries import RunState, VerdictContext
 from studies.log.study import StudyState

@@ -27,7 +27,7 @@ from studies.records.base import digest
 from studies.records.design import Hypothesis, Mediator
 from studies.records.procedure import Prediction
 from studies.records.verdict import ArmMean, Equivalence, Mediation, Moved, Verdict, VerdictName
-from studies.statistics import comparison, sequential
+from studies.statistics import comparison, power
 from studies.statistics.proportions import boschloo, rate_interval
 from studies.verdicts import scope, wording
 from studies.verdicts.inputs import Finding, JudgeInput, count_codes, find_unaccounted
@@ -79,8 +79,8 @@ def _gate_level(case: JudgeInput) -> float:
     if len(family) > 1:
         n = len(case.runs()[0].values)
         df = float(sum(family) + n - len(family) - 1)
-        bound = sequential.dunnett_critical(1 - level, df, n, family)
-        level = max(1e-12, level - sequential.dunnett_p(bound, df, n, family[1:]))
+        bound = power.dunnett_critical(1 - level, df, n, family)
+        level = max(1e-12, level - power.dunnett_p(bound, df, n, family[1:]))
     level /= len(planned_looks(case.design, case.phase))
     return min(level, case.alpha) if case.ended == "hand" else level
 
@@ -132,8 +132,8 @@ def _find(case: JudgeInput) -> Finding:
         return limit_scope(case, _without_variance(case))
     alike = case.alpha_alike
     level, family = _level(case)
-    adjusted = sequential.dunnett_p(result.t, result.df, result.n_control, family) if len(family) > 1 else None
-    low, high = result.within(sequential.dunnett_critical(1 - level, result.df, result.n_control, family))
+    adjusted = power.dunnett_p(result.t, result.df, result.n_control, family) if len(family) > 1 else None
+    low, high = result.within(power.dunnett_critical(1 - level, result.df, result.n_control, family))
     margin = case.design.equivalence_margin
     same = None if margin is None else comparison.two_one_sided(result, margin, alike)
     unit, kind = case.design.metric.unit, case.claim.kind
@@ -234,7 +234,7 @@ def _p_in_family(case: JudgeInput) -> float:
     if case.design.test == "boschloo":
         return min(1.0, boschloo(*scope.counts(case)) * len(_family_sizes(case)))
     found = _compare_arms(case)
-    return 1.0 if found is None else sequential.dunnett_p(found.t, found.df, found.n_control, _family_sizes(case))
+    return 1.0 if found is None else power.dunnett_p(found.t, found.df, found.n_control, _family_sizes(case))
 
 
 def _family_sizes(case: JudgeInput) -> list[int]:

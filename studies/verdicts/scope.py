@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from studies.checks.training import collapse_rate
+from studies.checks.conditions import collapse_rate
 from studies.records.design import Metric
 from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Scope, StartRate, Verdict, VerdictName
 from studies.statistics import proportions

@@ -26,7 +26,7 @@ from research.runs.files import AttemptFolder, AttemptSpec
 from research.runs.wandb_log import read_tracking
 from research.runs.workers import ManagedProcess, ProcessGroup
 from studies import RunState, StudyState
-from studies.checks.training import find_zero_lr_run
+from studies.checks.conditions import find_zero_lr_run
 from studies.log.event import row_of
 from studies.proof import verify
 from studies.records.design import GAIN, MODEL, SUCCESS, Arm, Design, Metric, NoisePlan, RunSpec, task_seed_of

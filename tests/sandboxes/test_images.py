@@ -12,8 +12,8 @@ import pytest
 
 from research.isolation.client_image import PACKAGES, client_sources
 from sandboxes import SandboxError
-from sandboxes.docker.archive import write_tar
 from sandboxes.docker.engine import ContainerEngine
+from sandboxes.docker.launch import write_tar
 from sandboxes.images.build import (
     DOCKERFILE,
     WORKSPACE,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sandboxes.docker import archive
-from sandboxes.docker.archive import pack, read_folder
+from sandboxes.docker import launch
+from sandboxes.docker.launch import pack, read_folder
 from sandboxes.spec import SandboxError
 
 PARTS = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/"), min_size=1, max_size=20).filter(
@@ -41,8 +41,8 @@ def test_a_path_that_is_not_plain_is_refused_with_what_it_is(name: str, what: st
 
 
 def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "MOST_BYTES", 10)
-    monkeypatch.setattr(archive, "MOST_FILES", 2)
+    monkeypatch.setattr(launch, "MOST_BYTES", 10)
+    monkeypatch.setattr(launch, "MOST_FILES", 2)
     with pytest.raises(SandboxError, match="at most 10 bytes"):
         pack({"a": b"123456", "b": b"123456"})
     with pytest.raises(SandboxError, match="at most 2 files"):

@@ -13,17 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies import StudyState
-from studies.checks.conditions import play_variance, plays_of_both
-from studies.checks.confounders import VIOLATION_CODES, Violation, lint_conditions, lint_jobs
-from studies.checks.training import (
+from studies.checks.conditions import (
     collapse_rate,
     count_without_signal,
     detect_collapse,
     had_no_signal,
     has_started,
+    play_variance,
+    plays_of_both,
     training_curve,
     unequal_drops,
 )
+from studies.checks.confounders import VIOLATION_CODES, Violation, lint_conditions, lint_jobs
 from studies.records.design import Arm, Design, Metric
 from studies.records.procedure import CollapseRule, StartRule
 from studies.records.runs import Conditions, TrainingCurve

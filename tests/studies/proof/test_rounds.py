@@ -16,7 +16,7 @@ from studies.proof.evidence import Findings
 from studies.proof.verify import check_rounds, check_task_seeds
 from studies.records.base import canonical
 from studies.records.design import Design, Metric, NoisePlan, task_seed_of
-from studies.statistics.sequential import spend_alpha
+from studies.statistics.power import spend_alpha
 from tests.golden import assert_golden
 from tests.studies.asked_on import STUDY, Inquiry
 from tests.studies.proof.forging import Row, payload_of, rehashed, rehashed_with_report, with_other_byte, with_payload

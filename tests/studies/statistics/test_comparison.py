@@ -23,8 +23,7 @@ from studies.statistics.comparison import (
     two_one_sided,
     welch,
 )
-from studies.statistics.power import PowerDesign, power
-from studies.statistics.sequential import dunnett_critical, dunnett_p
+from studies.statistics.power import PowerDesign, dunnett_critical, dunnett_p, power
 from tests.golden import assert_golden
 from tests.lazily import lazy
 from tests.studies.synthetic import studies

@@ -18,15 +18,17 @@ from studies.statistics.power import (
     PowerDesign,
     analyses_at_shares,
     blinded_variance,
+    crossings,
     exaggeration,
+    last_level,
     min_detectable_effect,
     plan_analyses,
     power,
     seeds_needed,
     size_design,
+    spend_alpha,
 )
 from studies.statistics.proportions import rate_interval
-from studies.statistics.sequential import crossings, last_level, spend_alpha
 from tests.lazily import lazy
 from tests.studies.synthetic import design, hypothesis, studies
 

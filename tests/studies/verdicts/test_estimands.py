@@ -17,8 +17,8 @@ from studies.records.design import Arm, Design, Hypothesis, Metric
 from studies.records.procedure import CollapseRule, StartRule
 from studies.records.verdict import Verdict
 from studies.report.wording import describe_trainings
+from studies.statistics.power import spend_alpha
 from studies.statistics.proportions import boschloo
-from studies.statistics.sequential import spend_alpha
 from studies.verdicts.inputs import ArmData, JudgeInput
 from studies.verdicts.rules import LEAST_KEPT, judge
 from studies.verdicts.scope import find_unobserved_misses

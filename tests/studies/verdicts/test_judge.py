@@ -10,7 +10,7 @@ from studies.checks.confounders import Violation
 from studies.records.design import Arm, Design, RunSpec
 from studies.records.procedure import InterimAnalysis, Pilot, PowerTarget
 from studies.records.runs import Conditions
-from studies.statistics.sequential import spend_alpha
+from studies.statistics.power import spend_alpha
 from studies.verdicts.judge import NO_RESULT, find_violations, gather, judge_hypothesis, seeds_by_runs, verdict_follows
 from tests.golden import assert_golden
 from tests.studies.synthetic import Synthetic, design, hypothesis

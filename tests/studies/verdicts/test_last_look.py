@@ -12,7 +12,7 @@ from studies.log.study import BUDGET_RULE
 from studies.records.design import Design
 from studies.records.procedure import CollapseRule, InterimAnalysis, Pilot
 from studies.records.verdict import Verdict
-from studies.statistics.sequential import last_level, spend_alpha
+from studies.statistics.power import last_level, spend_alpha
 from studies.verdicts.inputs import ArmData, JudgeInput
 from studies.verdicts.judge import judge_hypothesis
 from studies.verdicts.rules import judge

@@ -11,7 +11,7 @@ import pytest
 
 from studies.records.design import Design, Mediator, Metric
 from studies.records.procedure import CollapseRule, InterimAnalysis
-from studies.statistics.sequential import spend_alpha
+from studies.statistics.power import spend_alpha
 from studies.verdicts.inputs import ArmData, JudgeInput
 from studies.verdicts.rules import judge
 from tests.studies.measured import metric

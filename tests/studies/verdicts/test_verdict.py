@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import InterimAnalysis, Noise, Prediction, Replication
 from studies.records.verdict import Verdict, VerdictName
-from studies.statistics.sequential import dunnett_p, spend_alpha
+from studies.statistics.power import dunnett_p, spend_alpha
 from studies.verdicts.inputs import ArmData, JudgeInput
 from studies.verdicts.rules import brier, calibration, judge
 from tests.golden import assert_golden
