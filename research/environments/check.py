@@ -24,15 +24,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from research.environments import install
-from research.environments.catalog import (
-    MeasuredEnvironment,
-    conditions_of,
-    is_known,
-    model_key,
-    read_reference,
-    save_measurement,
-)
+from research.environments import catalog, install
 from research.errors import BadEnvironment, NotReady
 from research.files import read_json, write_bytes
 from research.installation.home import Home
@@ -230,17 +222,17 @@ class EnvironmentCheck:
     players: Mapping[str, Player]
     faults: tuple[str, ...]
     remarks: tuple[str, ...]
-    measured: MeasuredEnvironment
+    measured: catalog.MeasuredEnvironment
 
 
 def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: Note) -> EnvironmentCheck:
     """Check what a text refers to; what was measured is kept. Raises BadEnvironment for what cannot be brought."""
     environment = install.load_environment(text, reward, home, note, bounds.play_s)
-    here = reward is None and is_known(text)
+    here = reward is None and catalog.is_known(text)
     same = None
     if not here:  # bring it once more; what a second drawing alone gave is not kept
         before = {path.name for path in home.environments.iterdir()}
-        again = install.install_environment(read_reference(text, reward), home, lambda _: None, bounds.play_s)
+        again = install.install_environment(catalog.read_reference(text, reward), home, lambda _: None, bounds.play_s)
         if again.name not in before:
             install.remove_folder(again.folder, home)
         same = again.name == environment.name
@@ -252,13 +244,13 @@ def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: N
         found += faults(plays.players, environment.reward_range)
     players = (plays.players.get(name) for name in (DEMONSTRATIONS, ORACLE, RANDOM, EMPTY))
     typical = next((player for player in players if player is not None), None)
-    known = MeasuredEnvironment(
+    known = catalog.MeasuredEnvironment(
         environment=environment.name, measured_at=datetime.now(UTC).isoformat(timespec="seconds"), faults=tuple(found),
         calls_per_episode=typical.calls if typical else None,
         environment_seconds_per_episode=typical.seconds if typical else None,
     )  # fmt: skip
     if known.calls_per_episode is not None or found:
-        save_measurement(home, known)
+        catalog.save_measurement(home, known)
     return EnvironmentCheck(
         environment=environment, tasks={split: len(environment.tasks(split)) for split in SPLITS},
         kinds=Counter(task.kind for split in SPLITS[:2] for task in environment.tasks(split) if task.kind),
@@ -310,7 +302,7 @@ def job_of(base: Job, fields: Mapping[str, Any]) -> Job:
 
 def try_model(
     trial: ModelTrial, tasks: Sequence[Task], home: Home, packages: Sequence[Path], note: Note
-) -> MeasuredEnvironment:
+) -> catalog.MeasuredEnvironment:
     """Play `tasks` and learn with the trial's model; return what was measured. Raises NotReady, or ModelFailed."""
     job = trial.job
     prepare_model(job, home.models, note)
@@ -348,9 +340,9 @@ def try_model(
     cut = [call.truncated for call in spans if call.truncated is not None]
     plain = Job(environment=job.environment, model=job.model).model_dump(mode="json")
     held = {name: value for name, value in job.model_dump(mode="json").items() if value != plain.get(name)}
-    return MeasuredEnvironment(
-        environment=job.environment, model=FAKE if job.backend == FAKE else model_key(job.model),
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"), job={**held, **conditions_of(job)},
+    return catalog.MeasuredEnvironment(
+        environment=job.environment, model=FAKE if job.backend == FAKE else catalog.model_key(job.model),
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"), job={**held, **catalog.conditions_of(job)},
         calls_per_episode=fmean(record.calls for record in records) if records else None,
         prompt_tokens=sum(len(call.context.ids) for call in spans) / len(records) if records else None,
         sampled_tokens=fmean(record.tokens for record in records) if records else None,

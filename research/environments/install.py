@@ -33,13 +33,8 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from research.environments.catalog import (
-    Reference,
-    find_custom_environments,
-    is_known,
-    read_reference,
-    requirements_of,
-)
+from research.environments import catalog
+from research.environments.catalog import Reference
 from research.errors import BadEnvironment
 from research.files import size_of, write_bytes, write_json
 from research.installation.home import Home, home_error
@@ -283,9 +278,9 @@ def how_to_install_apart(home: Home, address: str) -> str:
 
 def load_environment(text: str, reward: str | None, home: Home, note: Note, play_s: float | None = None) -> Environment:
     """Return the environment that a text names, bringing it unless it is built in; raises BadEnvironment."""
-    if reward is None and is_known(text):
+    if reward is None and catalog.is_known(text):
         return get_environment(text)
-    return install_environment(read_reference(text, reward), home, note, play_s)
+    return install_environment(catalog.read_reference(text, reward), home, note, play_s)
 
 
 def install_environment(reference: Reference, home: Home, note: Note, play_s: float | None = None) -> CustomEnvironment:
@@ -304,8 +299,8 @@ def install_environment(reference: Reference, home: Home, note: Note, play_s: fl
 
 def packages_of(name: str, home: Home, note: Note) -> tuple[Path, ...]:
     """Return what comes first on the path of processes that run an environment's code, making again what is gone."""
-    known = find_custom_environments([name])
-    return python_path(home, known[0].manifest.source, requirements_of([name]), note) if known else ()
+    known = catalog.find_custom_environments([name])
+    return python_path(home, known[0].manifest.source, catalog.requirements_of([name]), note) if known else ()
 
 
 def python_path_variables(packages: Iterable[Path | str]) -> dict[str, str]:

@@ -29,15 +29,9 @@ from prefect.exceptions import ObjectNotFound, Pause, TerminationSignal
 from prefect.states import AwaitingRetry
 from pydantic import ValidationError
 
+from research.controller import options
 from research.controller.interventions import request_continue, request_stop
 from research.controller.mirror import describe_error
-from research.controller.options import (
-    make_mirror,
-    make_request,
-    reopen_isolation,
-    reopen_planner,
-    require_planner,
-)
 from research.controller.session import Session, begin_study, hold_lease, new_study_id
 from research.controller.wandb import wandb_login
 from research.environments.catalog import requirements_of
@@ -46,29 +40,10 @@ from research.files import ignore_disk_full
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.isolation.mode import Isolation, choose
-from research.orchestration.deployment import (
-    FlowParameters,
-    find_begun,
-    flow_run_token,
-    is_on_hold,
-    overrides_stop,
-    why_released,
-)
+from research.orchestration import deployment, prefect_api
+from research.orchestration.deployment import FlowParameters
 from research.orchestration.handover import PrefectView
-from research.orchestration.prefect_api import (
-    LEFT,
-    RESEARCH,
-    RETRY_TIMEOUT_S,
-    FlowRun,
-    SessionEnd,
-    UserAction,
-    action_reason,
-    connect,
-    describe_end,
-    read_note,
-    retry,
-    write_note,
-)
+from research.orchestration.prefect_api import RESEARCH, FlowRun, SessionEnd, UserAction, read_note, retry
 from research.orchestration.projection import question_of, take_answer
 from research.orchestration.supervision import flow_run_process
 from research.own_process import begin_process
@@ -131,22 +106,22 @@ class FlowRunExecution:
         goes on under another controller, which shows it in this flow run."""
         given = {name: value for name, value in parameters.items() if value not in ("", None)}  # as a form says none
         try:
-            options = FlowParameters.model_validate(given)
+            form = FlowParameters.model_validate(given)
         except ValidationError as error:
             raise BadInput(f"expected the parameters of the deployment's form; found {describe(error)}") from error
-        if (begun := _find_study(self.log, self.flow_run.id, options.study)) is not None:
+        if (begun := _find_study(self.log, self.flow_run.id, form.study)) is not None:
             return self._resume(begun)  # after a retry what was asked for may not be there any more
-        options = options.with_fetched_model(_note)
-        if (topic := options.topic) is not None:
+        form = form.with_fetched_model(_note)
+        if (topic := form.topic) is not None:
             retry(lambda: self.flow_run.rename(topic), _note)
-        request = make_request(options, _note)
-        study = new_study_id(request.topic, flow_run_token(self.flow_run.id))
-        planner = require_planner(request, _note, asked=options)
+        request = options.make_request(form, _note)
+        study = new_study_id(request.topic, deployment.flow_run_token(self.flow_run.id))
+        planner = options.require_planner(request, _note, asked=form)
         isolation = choose(
-            options.sandbox, os.environ, self.home, _note, requirements_of(request.requested.custom_environments)
+            form.sandbox, os.environ, self.home, _note, requirements_of(request.requested.custom_environments)
         )
         created = replace(
-            request, planner=planner.name, model=planner.model, command=options.command(),
+            request, planner=planner.name, model=planner.model, command=form.command(),
             sandbox=isolation.sandboxing, wandb=wandb_login(os.environ).online, served=True,
         )  # fmt: skip
         with hold_lease(self.home, self.log, study, _note) as lease:
@@ -159,15 +134,15 @@ class FlowRunExecution:
         if state.status == "concluded" and is_done(state):
             return SessionEnd("concluded", f"study {study} was concluded before: {state.concluded_reason}")
         asked = retry(self.flow_run.request_time, _note)
-        planner = reopen_planner(self.home, self.log, state)
-        isolation = reopen_isolation(self.home, state, _note)
+        planner = options.reopen_planner(self.home, self.log, state)
+        isolation = options.reopen_isolation(self.home, state, _note)
         with ExitStack() as leases:
             try:
                 lease = self._take_lease(study, leases)
             except LeaseHeld as busy:
                 if self._state(study).stopped_reason is not None:
                     raise
-                if overrides_stop(self.log, study, asked):
+                if deployment.overrides_stop(self.log, study, asked):
                     request_continue(self.log, study, ["ajet", "study", "resume", study])
                 if read_note(self.home, study) in (None, self.flow_run.id):
                     return None
@@ -179,11 +154,11 @@ class FlowRunExecution:
 
             def resume_change(state: StudyState) -> Change | None:
                 waits = state.open_question is not None and not any(attempts_running(state))
-                kept = not overrides_stop(self.log, study, asked) if is_on_hold(state) else waits
+                kept = not deployment.overrides_stop(self.log, study, asked) if deployment.is_on_hold(state) else waits
                 return None if kept else (EventType.STUDY_RESUMED, begun)
 
             StudyLog(self.log, study).change(resume_change, actor="user")
-            if (why := why_released(self._state(study))) is not None:
+            if (why := deployment.why_released(self._state(study))) is not None:
                 return SessionEnd("cancelled", f"{why}; Retry goes on with it here")
             return self._drive(study, planner, isolation, lease)
 
@@ -202,7 +177,7 @@ class FlowRunExecution:
         before = read_note(self.home, study)
         if before == self.flow_run.id:
             return
-        write_note(self.home, study, self.flow_run.id)
+        prefect_api.write_note(self.home, study, self.flow_run.id)
         if before is not None:
             older = self.flow_run.sibling(before)
             with suppress(ObjectNotFound):
@@ -210,7 +185,7 @@ class FlowRunExecution:
 
     def _drive(self, study: str, planner: Planner, isolation: Isolation, lease: ControllerLease) -> SessionEnd:
         begun, on_sigterm = self._state(study), signal.getsignal(signal.SIGTERM)
-        mirror = make_mirror(self.home, begun, _note, _note)
+        mirror = options.make_mirror(self.home, begun, _note, _note)
         view = PrefectView(self.home, begun, _note, _note, executed=True)
 
         def begin_session() -> Session:
@@ -220,17 +195,17 @@ class FlowRunExecution:
             session = begin_session()
             try:
                 session.plan()
-                end = describe_end(session.run(_FlowObserver(view, on_sigterm)), None)
+                end = prefect_api.describe_end(session.run(_FlowObserver(view, on_sigterm)), None)
             except Resting:
                 state = self._state(study)
                 question = question_of(state) if state.paused_reason is None else None
                 end = SessionEnd("rests", state.paused_reason or "it waits for an answer", question)
             except (TerminationSignal, KeyboardInterrupt):
                 if (reason := self._stop_reason()) is None:
-                    end = SessionEnd("left", LEFT)
+                    end = SessionEnd("left", prefect_api.LEFT)
                 else:
                     request_stop(self.home, self.log, study, reason)
-                    end = describe_end(begin_session().run(view), None)
+                    end = prefect_api.describe_end(begin_session().run(view), None)
         if (current := read_note(self.home, study)) is not None:  # another one where the server lost the first
             self.flow_run = self.flow_run.sibling(current)
         return end
@@ -243,7 +218,7 @@ class FlowRunExecution:
         except Exception as error:  # noqa: BLE001 - a client's errors are many, and mean the same here
             _note(f"Prefect does not say why this process is ended ({type(error).__name__}); the study is left")
             return None
-        return action_reason(UserAction.STOP) if action is UserAction.STOP else None
+        return prefect_api.action_reason(UserAction.STOP) if action is UserAction.STOP else None
 
     def _state(self, study: str) -> StudyState:
         return fold(self.log.read(study))
@@ -252,7 +227,7 @@ class FlowRunExecution:
 def _find_study(log: EventLog, flow_run: UUID, named: str | None) -> str | None:
     if named is not None:
         return find_study(log, named)
-    return find_begun(log.studies(), flow_run)
+    return deployment.find_begun(log.studies(), flow_run)
 
 
 def stop_study(flow: Flow[..., Any], flow_run: PrefectFlowRun, state: State[Any]) -> None:
@@ -261,14 +236,14 @@ def stop_study(flow: Flow[..., Any], flow_run: PrefectFlowRun, state: State[Any]
     with closing(EventLog(home.database)) as log:
         study = _find_study(log, flow_run.id, flow_run.parameters.get("study"))
         if study is not None and read_note(home, study) == flow_run.id:
-            request_stop(home, log, study, action_reason(UserAction.STOP), note=_note)
+            request_stop(home, log, study, prefect_api.action_reason(UserAction.STOP), note=_note)
 
 
 def _run_flow(**parameters: Any) -> None:
     """Begin a study, or go on with one, as the form says."""
     begin_process()
     identity = UUID(str(runtime.flow_run.id))
-    with connect(os.environ["PREFECT_API_URL"]) as client:
+    with prefect_api.connect(os.environ["PREFECT_API_URL"]) as client:
         flow_run = FlowRun(client, identity)
         begun = retry(flow_run.read, _note)
         terminated = False
@@ -312,12 +287,12 @@ def _report_end(flow_run: FlowRun, begun: PrefectFlowRun, end: SessionEnd, *, te
     own = flow_run.id == begun.id
     state: State[Any] | None = begun.state
     try:
-        current = retry(flow_run.read, _note, 0.0 if terminated else RETRY_TIMEOUT_S)
+        current = retry(flow_run.read, _note, 0.0 if terminated else prefect_api.RETRY_TIMEOUT_S)
         state = current.state
         waits = state is not None and (state.is_scheduled() or state.is_pending())
         if terminated and end.how == "left":
             if waits or not own:  # by Prefect's executor, which is no person's wish
-                flow_run.set(AwaitingRetry(message=LEFT))
+                flow_run.set(AwaitingRetry(message=prefect_api.LEFT))
         elif not (own and (terminated or waits or current.run_count > begun.run_count)):
             state = retry(lambda: flow_run.end(end), _note)
     except ObjectNotFound:

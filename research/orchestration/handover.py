@@ -7,21 +7,14 @@ from contextlib import closing
 from research.controller.mirror import StudyView, describe_error
 from research.installation.home import Home
 from research.installation.tiny_model import Note
-from research.orchestration.server import (
-    PrefectServer,
-    PrefectUnavailable,
-    client_environment,
-    client_settings,
-    ensure_server,
-    require_prefect,
-)
+from research.orchestration import server
 from studies import EventLog, StudyState
 
 
 def prepare_prefect(home: Home) -> None:
     """Set what Prefect reads once, when it is first imported; raise PrefectUnavailable where it is not installed."""
-    require_prefect()
-    os.environ.update(client_settings(home.prefect))
+    server.require_prefect()
+    os.environ.update(server.client_settings(home.prefect))
 
 
 def find_worker(home: Home) -> Callable[[str], str]:
@@ -76,14 +69,14 @@ class PrefectView(StudyView):
 
     def _work(self) -> None:
         try:
-            if (server := self._server()) is None:
+            if (running := self._server()) is None:
                 return
             from research.orchestration import prefect_api, projection
 
-            self.url, self.own = server.url, server.password is not None
-            self._say(server.line)
-            os.environ.update(client_environment(self._home.prefect))
-            with prefect_api.connect(server.api) as client, closing(EventLog(self._home.database)) as log:
+            self.url, self.own = running.url, running.password is not None
+            self._say(running.line)
+            os.environ.update(server.client_environment(self._home.prefect))
+            with prefect_api.connect(running.api) as client, closing(EventLog(self._home.database)) as log:
                 session = projection.ControllerSession(self._home, log, self._begun, client, executed=self._executed)
                 self._trouble.attempt(lambda: session.refresh(self._notes))
                 while not self._over.wait(_AGAIN_S if self._trouble.lasts else REFRESH_S):
@@ -92,12 +85,12 @@ class PrefectView(StudyView):
         except Exception as error:  # noqa: BLE001 - what starts or connects may raise anything, and ends the view only
             self._warn(f"Prefect's view ended ({type(error).__name__}: {error}); the study goes on without it")
 
-    def _server(self) -> PrefectServer | None:
+    def _server(self) -> server.PrefectServer | None:
         again_s = _AGAIN_S
         while True:
             try:
-                return ensure_server(self._home.prefect)
-            except (PrefectUnavailable, OSError) as error:  # a full disk, say, has room again
+                return server.ensure_server(self._home.prefect)
+            except (server.PrefectUnavailable, OSError) as error:  # a full disk, say, has room again
                 if again_s == _AGAIN_S:
                     self._warn(f"{error}; the study goes on without Prefect's view, which is tried again")
             if self._over.wait(again_s):

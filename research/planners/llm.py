@@ -18,18 +18,10 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from research.errors import BadTopic, DesignRefused, PlannerFailed
+from research.planners import endpoint as endpoints
 from research.planners import prompts
 from research.planners.context import NO_CODE_NOW, Check, PlannerContext, PlannerTurn, ToolResult
-from research.planners.endpoint import (
-    THINKING,
-    USUAL_TOKENS,
-    ChatCompletion,
-    CompletionToolCall,
-    Endpoint,
-    EndpointError,
-    RetryingEndpoint,
-    shorten,
-)
+from research.planners.endpoint import RetryingEndpoint, shorten
 from research.planners.history import redact_secrets, sanitize_line
 from research.planners.memory import find_repeated
 from research.planners.tools import PLAYS, ToolError, shows_hidden_plays
@@ -218,7 +210,7 @@ class ActionConversation:
         while True:
             self._answer = ""
             try:
-                completion = ChatCompletion.model_validate_json(self._fetch_body())
+                completion = endpoints.ChatCompletion.model_validate_json(self._fetch_body())
             except ValidationError as error:
                 raise UnusableAnswer(f"the endpoint's reply is no chat completion: {describe(error)}") from error
             if isinstance(completion.model, str) and (model := sanitize_line(completion.model, _MOST_OF_NAME)):
@@ -232,7 +224,7 @@ class ActionConversation:
             if message.tool_calls and self._ways[0][0]:
                 self._answer = message.content or ""
                 said, *answers = self._run_tool_calls(message.tool_calls)
-                thinking = {THINKING: message.anthropic_thinking} if message.anthropic_thinking else {}
+                thinking = {endpoints.THINKING: message.anthropic_thinking} if message.anthropic_thinking else {}
                 self._said += [said | {"content": self._answer[:LONGEST_ANSWER] or None} | thinking, *answers]
                 continue
             if (message.tool_calls or ended == "tool_calls") and not message.content:
@@ -258,7 +250,7 @@ class ActionConversation:
                 "fits the schema."
             )
 
-    def _count(self, usage: ChatCompletion.Usage | None, purpose: str) -> None:
+    def _count(self, usage: endpoints.ChatCompletion.Usage | None, purpose: str) -> None:
         spent = self._spent.setdefault(purpose, {"prompt": 0, "completion": 0})
         for kind, characters in zip(spent, self._sizes, strict=True):
             count = None if usage is None else getattr(usage, f"{kind}_tokens")
@@ -268,7 +260,7 @@ class ActionConversation:
     def _cap(self, request: dict[str, Any]) -> int | None:
         """Return the most tokens that an answer may have, None for any; raise PlannerFailed where a cap leaves none."""
         options, read = self._options, len(json.dumps(request)) / _CHARACTERS
-        most, caps = [float(options.planner_tokens or USUAL_TOKENS)], list[str]()
+        most, caps = [float(options.planner_tokens or endpoints.USUAL_TOKENS)], list[str]()
         if options.planner_max_tokens is not None:
             caps.append(f"--planner-max-tokens {options.planner_max_tokens}")
             most.append(options.planner_max_tokens - sum(self._total.values()) - read)
@@ -284,7 +276,7 @@ class ActionConversation:
                 f"expected room for an answer under {' and '.join(caps)}; found {tokens:,.0f} tokens spent{money}: no "
                 "model is asked any more; `ajet study resume` takes a larger cap"
             )
-        return int(min(most)) if options.planner_tokens or min(most) < USUAL_TOKENS else None
+        return int(min(most)) if options.planner_tokens or min(most) < endpoints.USUAL_TOKENS else None
 
     @property
     def _is_exhausted(self) -> bool:
@@ -294,7 +286,7 @@ class ActionConversation:
         if self._is_exhausted:
             raise UnusableAnswer(_NO_MORE)
         try:
-            read = [CompletionToolCall.model_validate(call) for call in calls]
+            read = [endpoints.CompletionToolCall.model_validate(call) for call in calls]
         except ValidationError as error:
             raise UnusableAnswer(f"expected a tool call with a function's name; found {shorten(str(calls))}") from error
         said, answers = list[dict[str, Any]](), list[dict[str, Any]]()
@@ -355,7 +347,7 @@ class ActionConversation:
                 body = self._line.complete(request)
                 self._sizes = len(json.dumps(request)), len(body)
                 return body
-            except EndpointError as error:
+            except endpoints.EndpointError as error:
                 if error.status in (400, 422) and len(self._ways) > 1:
                     self._ways.pop(0)
                     continue
@@ -366,7 +358,7 @@ class ActionConversation:
                 self._lines.pop(0)
                 self._ways = self._list_ways()
                 for message in self._said:
-                    message.pop(THINKING, None)
+                    message.pop(endpoints.THINKING, None)
 
     def _parse_answer(self, answer: str) -> Action:
         value = parse_json_object(answer)
@@ -420,8 +412,8 @@ class LlmPlanner:
     name = PLANNER
 
     def __init__(
-        self, model: str, endpoint: Endpoint, *, options: PlannerOptions | None = None,
-        fallback: tuple[str, Endpoint] | None = None, patience_s: float | None = None,
+        self, model: str, endpoint: endpoints.Endpoint, *, options: PlannerOptions | None = None,
+        fallback: tuple[str, endpoints.Endpoint] | None = None, patience_s: float | None = None,
         sleep: Callable[[float], None] = time.sleep, note: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
         """`patience_s` is how long a turn may wait (default: `PATIENT_SHARE` of the time left); `note` hears of it."""

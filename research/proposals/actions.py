@@ -10,16 +10,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictInt,
-    StringConstraints,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, field_validator, model_validator
 
 from research.proposals.slots import MOST_BYTES
 from studies.records.base import JsonValue
@@ -39,8 +30,8 @@ DEFAULT_EFFECT = 0.10
 """Smallest effect of interest where nobody names one: ten points of the hidden success."""
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Word = Annotated[str, StringConstraints(strict=True, max_length=64)]
-Phrase = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=200)]
+Word = Annotated[str, Field(strict=True, max_length=64)]
+Phrase = Annotated[str, Field(strict=True, min_length=1, max_length=200)]
 Scalar = StrictBool | StrictInt | Number | Word
 """A value of a job field that can be varied; a text is one of a choice of words."""
 MOST_RUNGS = 8

@@ -28,45 +28,17 @@ from research.errors import NotReady
 from research.files import FULL_EXIT, has_room, is_full, read_json, write_json
 from research.installation.base_job import python_of, require_unchanged
 from research.isolation.mode import one_line, require_isolation
-from research.runs.files import (
-    AttemptFolder,
-    AttemptOutcome,
-    AttemptProgress,
-    AttemptSpec,
-    EvaluationName,
-    Role,
-    Stage,
-    evaluations_before,
-    missing_versions,
-    read_evaluations,
-    write_evaluations,
-)
+from research.runs import files
 from research.runs.provenance import file_hash, file_hashes, observe_conditions, replay
 from research.runs.remote import RemoteServer
 from research.runs.wandb_log import TrackedRun, TrainingMonitor, read_tracking
-from research.runs.workers import (
-    ContainerWorkers,
-    ManagedProcess,
-    ProcessGroup,
-    ProcessWorkers,
-    Worker,
-    Workers,
-    evaluation_of,
-)
+from research.runs.workers import ContainerWorkers, ManagedProcess, ProcessGroup, ProcessWorkers, Worker, Workers
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
 from sandboxes.preload import reserve
 from studies.checks.conditions import CollectError
-from studies.records.runs import (
-    DISK_FULL,
-    ENGINE_GONE,
-    MODEL_CHANGED,
-    SERVER_AWAY,
-    TRAINING_NAN,
-    AttemptFailed,
-    Conditions,
-    is_untrained_run,
-)
+from studies.records import runs as records
+from studies.records.runs import SERVER_AWAY, AttemptFailed
 from swarm.client import AsyncSwarmClient
 from swarm.client.rollout import retry_until_ready
 from swarm.client.threads import background
@@ -93,20 +65,20 @@ REPLAYS_S = 3600.0
 class Attempt:
     """One attempt, from booting its server to stopping it."""
 
-    def __init__(self, folder: AttemptFolder, spec: AttemptSpec) -> None:
+    def __init__(self, folder: files.AttemptFolder, spec: files.AttemptSpec) -> None:
         self._folder = folder
         self._spec = spec
         self._job = spec.job_with_tracking(folder)
         self._began = time.monotonic()
         self._stages: dict[str, float] = {}
         self._refused: Callable[[], Mapping[str, int]] = dict
-        self._progress = AttemptProgress(stage="boot", steps=self._job.steps, seconds=0.0)
+        self._progress = files.AttemptProgress(stage="boot", steps=self._job.steps, seconds=0.0)
         self._remote: RemoteServer | None = None
         self._training = TrainingMonitor(folder, spec, self._read_tracking)
-        self._seen = Conditions()
+        self._seen = records.Conditions()
         self._resumed_at: int | None = None
 
-    async def run(self) -> AttemptOutcome:
+    async def run(self) -> files.AttemptOutcome:
         status: Literal["finished", "failed"] = "finished"
         code, reason = "ok", ""
         try:
@@ -115,8 +87,8 @@ class Attempt:
         except AttemptFailed as failure:
             status, code, reason = "failed", failure.code, failure.reason
             if not has_room(self._folder.path):
-                code, reason = DISK_FULL, f"the disk is full, and {reason}"
-        return AttemptOutcome(
+                code, reason = records.DISK_FULL, f"the disk is full, and {reason}"
+        return files.AttemptOutcome(
             status=status, code=code, reason=reason, seconds=time.monotonic() - self._began, stages=self._stages,
             refused=self._refused(), seen=self._seen,
             stopped_by=self._training.alarm.code if self._training.alarm is not None else "",
@@ -131,13 +103,13 @@ class Attempt:
                 try:
                     await asyncio.to_thread(require_unchanged, model, Path(self._spec.models))
                 except InvalidRequest as error:
-                    raise AttemptFailed(MODEL_CHANGED, error.message) from error
+                    raise AttemptFailed(records.MODEL_CHANGED, error.message) from error
             engine: ContainerEngine | None = None
             if self._spec.sandbox.kind == "docker":
                 try:
                     engine = await asyncio.to_thread(connect, os.environ)
                 except SandboxError as error:
-                    raise AttemptFailed(ENGINE_GONE, one_line(error)) from error
+                    raise AttemptFailed(records.ENGINE_GONE, one_line(error)) from error
             elif self._spec.run.runs_python:
                 require_isolation(self._spec.sandbox, f"the code of {self._spec.run.arm}")
             if self._spec.server:
@@ -205,7 +177,7 @@ class Attempt:
             with self._stage("other"):
                 await self._evaluate(workers, "evaluator-other")
         with self._stage("final"):
-            if not is_untrained_run(self._spec.run):  # whose policy is the one that was evaluated
+            if not records.is_untrained_run(self._spec.run):  # whose policy is the one that was evaluated
                 await self._evaluate(workers, "evaluator-final")
             if self._spec.run.runs_python:
                 environment = get_environment(self._spec.run.environment).with_knobs(self._job.environment_args)
@@ -244,19 +216,19 @@ class Attempt:
             if (file_hash(kept) or "") != self._spec.during_sha256:
                 reason = f"expected the evaluations during training of attempt {resumes}; they were changed"
                 raise AttemptFailed("evaluation_unreadable", reason)
-            evaluations = evaluations_before(read_evaluations(kept), status.step)
-            if missing := missing_versions(self._spec, evaluations, status.step):
+            evaluations = files.evaluations_before(files.read_evaluations(kept), status.step)
+            if missing := files.missing_versions(self._spec, evaluations, status.step):
                 reason = f"its training was at step {status.step}, and evaluations are gone: after step {missing[0]}"
                 raise AttemptFailed("evaluation_incomplete", f"{reason} for one")
-            write_evaluations(self._folder.evaluation("during"), evaluations)
+            files.write_evaluations(self._folder.evaluation("during"), evaluations)
         await self._training.load_history(status.step)
 
-    async def _evaluate(self, workers: Workers, role: Role) -> None:
+    async def _evaluate(self, workers: Workers, role: files.Role) -> None:
         worker = await workers.start(role)
         self._require_good_end(role, worker, await worker.wait())
-        self._report_success(evaluation_of(role))
+        self._report_success(files.evaluation_of(role))
 
-    def _report_success(self, which: EvaluationName) -> None:
+    def _report_success(self, which: files.EvaluationName) -> None:
         out = self._folder.evaluation(which)
         if not (episodes := (read_json(out) or {}).get("episodes")):
             raise AttemptFailed("evaluator_failed", f"expected the evaluator to write {out.name}; found none")
@@ -265,8 +237,8 @@ class Attempt:
 
     async def _train(self, workers: Workers, client: AsyncSwarmClient) -> None:
         if self._training.alarm is None:  # else it ended the training of an earlier attempt
-            roles: tuple[Role, ...] = ("evaluator-during", "client") if self._spec.evaluate_after else ("client",)
-            players: dict[Role, tuple[Worker, asyncio.Task[int]]] = {}
+            roles: tuple[files.Role, ...] = ("evaluator-during", "client") if self._spec.evaluate_after else ("client",)
+            players: dict[files.Role, tuple[Worker, asyncio.Task[int]]] = {}
             for role in roles:
                 worker = await workers.start(role)
                 players[role] = worker, asyncio.create_task(worker.wait())
@@ -300,7 +272,7 @@ class Attempt:
         while (status := await _peek(client)) is None or status.updating:  # noqa: ASYNC110  -- a server tells when asked
             await asyncio.sleep(POLL_S)
 
-    def _require_good_end(self, role: Role, worker: Worker, code: int) -> None:
+    def _require_good_end(self, role: files.Role, worker: Worker, code: int) -> None:
         if code:
             who = "client" if role == "client" else "evaluator"
             reason = f"the {who} ended before its work was done: {worker.describe_end()}"
@@ -326,7 +298,7 @@ class Attempt:
             return failure
         with suppress(SwarmError):  # completes its log: what that does not show does not count
             await client.stop()
-        return AttemptFailed(TRAINING_NAN, f"the training broke down: {status.reason}")
+        return AttemptFailed(records.TRAINING_NAN, f"the training broke down: {status.reason}")
 
     async def _watch(self, client: AsyncSwarmClient, server: ManagedProcess | RemoteServer) -> None:
         ended = asyncio.create_task(server.wait())
@@ -356,7 +328,7 @@ class Attempt:
         self._report(step=status.step, train_success=success, train_reward=reward, refused=refused)
 
     @contextmanager
-    def _stage(self, stage: Stage) -> Iterator[None]:
+    def _stage(self, stage: files.Stage) -> Iterator[None]:
         began = time.monotonic()
         self._report(stage=stage)
         try:
@@ -401,7 +373,7 @@ async def _peek(client: AsyncSwarmClient) -> Status | None:
         raise AttemptFailed("server_refused", f"the swarm server refuses its status: {error}") from error
 
 
-async def run_attempt(folder: AttemptFolder) -> int:
+async def run_attempt(folder: files.AttemptFolder) -> int:
     """Make the attempt that the folder specifies and write its outcome, but for SIGTERM; return the exit code."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
@@ -411,7 +383,7 @@ async def run_attempt(folder: AttemptFolder) -> int:
         task.cancel()
 
     loop.add_signal_handler(signal.SIGTERM, cancel)
-    spec = AttemptSpec.model_validate(read_json(folder.spec))
+    spec = files.AttemptSpec.model_validate(read_json(folder.spec))
     if spec.environments:
         add_folder(Path(spec.environments))
     outcome = await Attempt(folder, spec).run()
@@ -420,8 +392,8 @@ async def run_attempt(folder: AttemptFolder) -> int:
 
 
 def main() -> int:
-    folder = AttemptFolder(Path(sys.argv[1]).absolute())
-    reserve(1 + len(get_args(Role)))  # for a server and each of its workers
+    folder = files.AttemptFolder(Path(sys.argv[1]).absolute())
+    reserve(1 + len(get_args(files.Role)))  # for a server and each of its workers
     try:
         return asyncio.run(run_attempt(folder))
     except asyncio.CancelledError:

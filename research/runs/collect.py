@@ -17,17 +17,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from research.files import read_json, write_json
-from research.runs.files import (
-    AttemptFolder,
-    AttemptOutcome,
-    AttemptSpec,
-    Evaluation,
-    RunEvaluation,
-    due_versions,
-    evaluations_before,
-    missing_versions,
-    read_evaluations,
-)
+from research.runs import files
+from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, Evaluation, RunEvaluation
 from research.runs.provenance import build_conditions
 from research.runs.wandb_log import ReadTracking, TrackedRun, history_of, read_tracking
 from research.text import describe
@@ -231,18 +222,18 @@ def _during_evaluations(
         return []
     path, run, schedule = folder.evaluation("during"), spec.run, spec.run.metric.schedule
     assert schedule is not None
-    files = {}
+    evaluations = {}
     for file in (path, folder.kept):
         try:
-            files[file] = read_evaluations(file)
+            evaluations[file] = files.read_evaluations(file)
         except ValueError as error:
             raise _unreadable(file, error) from error
-    due = due_versions(spec, steps)
-    if missing := missing_versions(spec, files[path], steps):
+    due = files.due_versions(spec, steps)
+    if missing := files.missing_versions(spec, evaluations[path], steps):
         reason = f"{path.name}: expected an evaluation of version {missing[0]}, and {len(due)} in all"
-        raise CollectError("evaluation_incomplete", f"{reason}; found {len(files[path])} without it")
-    made = {evaluation.policy_version: evaluation for evaluation in files[path]}
-    kept = evaluations_before(files[folder.kept], min(resumed_at or 0, steps))
+        raise CollectError("evaluation_incomplete", f"{reason}; found {len(evaluations[path])} without it")
+    made = {evaluation.policy_version: evaluation for evaluation in evaluations[path]}
+    kept = files.evaluations_before(evaluations[folder.kept], min(resumed_at or 0, steps))
     if any(made.get(earlier.policy_version) != earlier for earlier in kept):
         raise CollectError(EVIDENCE_CHANGED, f"{path.name} holds another evaluation than the one that was kept")
     for version in due:

@@ -19,7 +19,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -316,6 +316,10 @@ def write_evaluations(path: Path, evaluations: Iterable[Evaluation]) -> str:
     of = {evaluation.policy_version: evaluation for evaluation in evaluations}
     ordered = [of[version].model_dump(mode="json", exclude_defaults=True) for version in sorted(of)]
     return write_json(path, {"evaluations": ordered})
+
+
+def evaluation_of(role: Role) -> EvaluationName:
+    return next(name for name in get_args(EvaluationName) if role == f"evaluator-{name}")
 
 
 def due_versions(spec: AttemptSpec, step: int) -> list[int]:

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Self, get_args
+from typing import Final, Self
 
 from pydantic import ValidationError
 
@@ -29,15 +29,8 @@ from research.environments.install import python_path_variables
 from research.files import write_bytes
 from research.isolation.access_policy import AccessPolicy, model_calls_alone
 from research.isolation.mode import EngineThread, one_line
-from research.runs.files import (
-    AttemptFolder,
-    AttemptSpec,
-    Evaluation,
-    EvaluationName,
-    Role,
-    read_evaluations,
-    write_evaluations,
-)
+from research.runs import files
+from research.runs.files import AttemptFolder, AttemptSpec, Role
 from research.text import describe
 from sandboxes import ContainerHandle, DockerSandbox, Exit, ExitReason, SandboxError, SandboxSpec
 from sandboxes.docker.engine import ContainerEngine
@@ -166,7 +159,7 @@ class ProcessWorkers:
                 shutil.rmtree(earlier)
         folder, environment = self._folder.worker_dir(role), environment_of(self._spec, role)
         folder.mkdir(parents=True)
-        out = "" if role == "client" else str(self._folder.evaluation(evaluation_of(role)))
+        out = "" if role == "client" else str(self._folder.evaluation(files.evaluation_of(role)))
         arguments = [*play_arguments(self._spec, role, server=self._url, out=out)]
         if is_custom(environment):
             tasks, environments = folder / "tasks.json", folder / ENVIRONMENTS
@@ -192,10 +185,6 @@ def tasks_of(spec: AttemptSpec, role: Role) -> tuple[Task, ...]:
 def environment_of(spec: AttemptSpec, role: Role) -> str:
     other = spec.other_environment if role == "evaluator-other" else None
     return other or spec.run.environment
-
-
-def evaluation_of(role: Role) -> EvaluationName:
-    return next(name for name in get_args(EvaluationName) if role == f"evaluator-{name}")
 
 
 def play_arguments(spec: AttemptSpec, role: Role, *, server: str, out: str) -> tuple[str, ...]:
@@ -345,7 +334,7 @@ class ContainerWorker:
         finished, during = ended.reason == "finished", self.role == "evaluator-during"
         if during or (finished and self.role != "client"):
             results = await self._thread.do(self._handle.results)
-            place = self._folder.evaluation(evaluation_of(self.role))
+            place = self._folder.evaluation(files.evaluation_of(self.role))
             if EVALUATION not in results and not during:
                 reason = f"expected {EVALUATION} of the {self.role}; {self.describe_end()}"
                 raise AttemptFailed("evaluator_failed", reason)
@@ -370,14 +359,14 @@ Worker = ManagedProcess | ContainerWorker
 
 def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder: AttemptFolder) -> SandboxSpec:
     """Return what runs in the container of a role: the project's command, its tasks, and the way to its gateway."""
-    files = {"tasks.json": to_json(tasks).encode()}
+    inputs = {"tasks.json": to_json(tasks).encode()}
     arguments = ["--tasks", "/input/tasks.json"]
     if custom := client_files(environment_of(spec, role), ENVIRONMENTS):
-        files |= custom
+        inputs |= custom
         arguments += ["--environments", f"/input/{ENVIRONMENTS}"]
     for slot, source in spec.run.sources.items() if role == "client" else ():
         if not is_expression(source):
-            files[f"{slot}.py"] = source.encode()
+            inputs[f"{slot}.py"] = source.encode()
             place = f"/input/{slot}.py"  # the image of a study that began before there were slots knows --reward alone
             arguments += ["--reward", place] if slot == REWARD else ["--slot", f"{slot}={place}"]
     ports = {SERVER_PORT: PORTS[SERVER_PORT]}
@@ -390,7 +379,7 @@ def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder:
     return SandboxSpec(
         name=container_name(spec.labels(), role), command=("python3", "-m", MODULE, *play, *arguments),
         directory=folder.path, environment={"AJET_TOKEN": PLACEHOLDER}, labels={**spec.labels(), "role": role},
-        time_limit_s=spec.time_limit_s, trusted=trusted, image=spec.sandbox.image, files=files,
+        time_limit_s=spec.time_limit_s, trusted=trusted, image=spec.sandbox.image, files=inputs,
         results={} if role == "client" else {EVALUATION: most}, exchange=folder.exchange(role),
         ports=ports, tied=True,
     )  # fmt: skip
@@ -424,9 +413,9 @@ def store_evaluation(path: Path, to: Path, *, during: bool) -> None:
     """Put a container's evaluation into place, or add those `during` training; AttemptFailed for what is none."""
     try:
         if during:
-            write_evaluations(to, [*read_evaluations(to), *read_evaluations(path)])
+            files.write_evaluations(to, [*files.read_evaluations(to), *files.read_evaluations(path)])
         else:
-            Evaluation.model_validate_json(data := path.read_bytes())
+            files.Evaluation.model_validate_json(data := path.read_bytes())
             write_bytes(to, data)
     except ValueError as error:
         said = describe(error) if isinstance(error, ValidationError) else error

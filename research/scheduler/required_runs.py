@@ -14,23 +14,10 @@ from research.text import memoize_last
 from studies import RunState, StudyState
 from studies.log.entries import Decision
 from studies.log.study import ASK_RULE
+from studies.records import runs as records
 from studies.records.alpha import exploration_spec
 from studies.records.design import Design, Hypothesis, NoisePlan, RunSpec
 from studies.records.procedure import Phase, Rule
-from studies.records.runs import (
-    EVIDENCE_CODES,
-    GENERATED_CODE_FAILED,
-    NOISE_ARM,
-    NOT_MEASURABLE,
-    PLUMBING_ARM,
-    WITHIN_REACH_OF_CODE,
-    WORST_CODES,
-    confirm_spec,
-    noise_spec,
-    replicate_spec,
-    screen_spec,
-    zero_lr_spec,
-)
 from studies.records.verdict import Verdict
 
 EVERY_RUN = 2
@@ -53,11 +40,11 @@ def find_failure(run: RunState, max_attempts: int) -> RunFailure | None:
     last = run.attempts[-1]
     if last.status not in FAILURES:
         return None
-    if last.code in (*WORST_CODES, *EVIDENCE_CODES, NOT_MEASURABLE):
+    if last.code in (*records.WORST_CODES, *records.EVIDENCE_CODES, records.NOT_MEASURABLE):
         return RunFailure(last.code, f"not tried again: {last.reason}")
-    if run.spec.sources and last.code in WITHIN_REACH_OF_CODE:
+    if run.spec.sources and last.code in records.WITHIN_REACH_OF_CODE:
         reason = f"not tried again, as generated code may have brought {last.code} about: {last.reason}"
-        return RunFailure(GENERATED_CODE_FAILED, reason)
+        return RunFailure(records.GENERATED_CODE_FAILED, reason)
     failures = sum(attempt.status in FAILURES for attempt in run.attempts)
     if failures < max_attempts:
         return None
@@ -121,8 +108,8 @@ def unmet_runs(state: StudyState, required: Iterable[RequiredRun]) -> list[Requi
 
 def noise_runs(plan: NoisePlan) -> tuple[RequiredRun, ...]:
     """Return the runs of a noise plan: the one that must not learn first, then the A/A runs."""
-    still = () if plan.plumbing is None else (RequiredRun("noise", PLUMBING_ARM, plan.plumbing),)
-    return (*still, *(RequiredRun("noise", NOISE_ARM, seed) for seed in plan.seeds))
+    still = () if plan.plumbing is None else (RequiredRun("noise", records.PLUMBING_ARM, plan.plumbing),)
+    return (*still, *(RequiredRun("noise", records.NOISE_ARM, seed) for seed in plan.seeds))
 
 
 def exploration_runs(state: StudyState) -> tuple[RequiredRun, ...]:
@@ -229,7 +216,7 @@ def spec_of(state: StudyState, required_run: RequiredRun) -> RunSpec:
         plan, key = state.noise_plan, state.noise_hash
         if plan is None or key is None:
             raise ValueError(f"expected a plan of A/A runs in study {state.id}; found none to make {required_run} by")
-        make_noise = zero_lr_spec if required_run.arm == PLUMBING_ARM else noise_spec
+        make_noise = records.zero_lr_spec if required_run.arm == records.PLUMBING_ARM else records.noise_spec
         return make_noise(state.id, plan, key, required_run.seed)
     if required_run.phase == "explore":
         tried = next(each.plan for each in state.explorations if required_run.seed in each.plan.seeds)
@@ -239,9 +226,9 @@ def spec_of(state: StudyState, required_run: RequiredRun) -> RunSpec:
     if design is None or lock is None:
         raise ValueError(f"expected a locked design in study {state.id}; found none to make {required_run} by")
     if required_run.steps is not None:
-        return screen_spec(state.id, design, lock, state.candidates[required_run.arm], required_run.steps)
+        return records.screen_spec(state.id, design, lock, state.candidates[required_run.arm], required_run.steps)
     arm = {arm.name: arm for arm in design.arms}[required_run.arm]
-    make = replicate_spec if required_run.phase == "replicate" else confirm_spec
+    make = records.replicate_spec if required_run.phase == "replicate" else records.confirm_spec
     return make(state.id, design, lock, arm, required_run.seed)
 
 

@@ -24,17 +24,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
 from studies.errors import HeadMoved, LogCorrupt, StoreError, StudiesError
-from studies.log.event import (
-    FIELDS,
-    GENESIS,
-    Event,
-    EventType,
-    compose_event,
-    event_of,
-    row_fault,
-    row_of,
-    verify_events,
-)
+from studies.log import event as chain
+from studies.log.event import Event, EventType
 from studies.log.fold import WORKED, fold
 from studies.log.study import StudyState
 from studies.records.base import canonical
@@ -117,37 +108,37 @@ class EventLog:
     def compose(
         self, study: str, type: EventType, payload: Mapping[str, Any], *, after: Event | None, actor: str = "system"
     ) -> Event:
-        return compose_event(study, type, payload, after=after, actor=actor, at=self.clock())
+        return chain.compose_event(study, type, payload, after=after, actor=actor, at=self.clock())
 
     def append(self, event: Event) -> None:
         """Write a composed event, durable; HeadMoved when the one that it follows is not the last, StoreError else."""
         before = _FROM.where(_TABLE.c.seq < event.seq)
         with self._translate_errors("write"), self._engine.begin() as connection:
             try:
-                connection.execute(_INSERT, row_of(event))
+                connection.execute(_INSERT, chain.row_of(event))
             except IntegrityError as error:
                 raise HeadMoved(event.study, event.seq) from error
             last = connection.execute(before, {"name": event.study, "first": event.seq - 1}).mappings().first()
-            if (GENESIS if last is None else last["hash"]) != event.prev_hash:
+            if (chain.GENESIS if last is None else last["hash"]) != event.prev_hash:
                 raise HeadMoved(event.study, event.seq)  # which takes the row back
 
     def last(self, study: str) -> Event | None:
         """Return a study's last event, None when there is none; LogCorrupt when it does not match its own hash."""
         head = next(iter(self._rows(_HEAD, name=study)), None)
-        if head is not None and (fault := row_fault(study, head)) is not None:
+        if head is not None and (fault := chain.row_fault(study, head)) is not None:
             raise fault
-        return None if head is None else event_of(head)
+        return None if head is None else chain.event_of(head)
 
     def read(self, study: str, after: Event | None = None) -> list[Event]:
         """Return all events of a study, verified, or those after `after`; StudiesError for none, else LogCorrupt."""
         if after is None:
-            return verify_events(study, self.read_unverified(study))
+            return chain.verify_events(study, self.read_unverified(study))
         rows = self._rows(_FROM, name=study, first=after.seq)
         if not rows or rows[0]["seq"] != after.seq:
             raise LogCorrupt(study, after.seq, after.type.value, "it was read before and is not there any more")
         if rows[0]["hash"] != after.hash:
             raise LogCorrupt(study, after.seq, after.type.value, "it held something else when it was read before")
-        return verify_events(study, rows[1:], after.seq, after.hash)
+        return chain.verify_events(study, rows[1:], after.seq, after.hash)
 
     def read_unverified(self, study: str) -> list[dict[str, Any]]:
         """Return a study's events as they are stored, oldest first, unverified; StudiesError when there are none."""
@@ -203,11 +194,11 @@ class EventLog:
                     self.close()
                     raise
             time.sleep(0.05)
-        if found != set(FIELDS):
+        if found != set(chain.FIELDS):
             self.close()
             raise StoreError(
                 f"{self._where} holds a table `events` of another shape: expected the columns "
-                f"{', '.join(FIELDS)}; found {', '.join(sorted(found))}. Use another file for the event log"
+                f"{', '.join(chain.FIELDS)}; found {', '.join(sorted(found))}. Use another file for the event log"
             )
 
     def _rows(self, query: sa.Select[Any], **values: str | int) -> list[dict[str, Any]]:

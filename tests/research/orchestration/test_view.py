@@ -59,7 +59,7 @@ def test_a_study_begins_before_the_server_answers_and_ends_without_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = threading.Event()
-    monkeypatch.setattr(module, "ensure_server", lambda folder: never.wait())
+    monkeypatch.setattr(module.server, "ensure_server", lambda folder: never.wait())
     monkeypatch.setattr(module, "_LEAVING_S", 0.01)
     monkeypatch.setattr(module, "_CLOSING_S", 0.02)
     said = Heard()
@@ -78,7 +78,7 @@ def test_a_disk_that_is_full_for_a_while_ends_no_view(bench: Bench, monkeypatch:
         looks.append(len(looks))
         raise OSError(errno.ENOSPC, "full") if len(looks) == 1 else PrefectUnavailable("not yet")
 
-    monkeypatch.setattr(module, "ensure_server", ensure)
+    monkeypatch.setattr(module.server, "ensure_server", ensure)
 
     def say(line: str) -> None:
         Path("/dev/full").write_text(line)

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from research.files import write_json
 from research.runs.attempt import Attempt
-from research.runs.files import AttemptFolder, AttemptSpec, Role
-from research.runs.workers import DIED, evaluation_of
+from research.runs.files import AttemptFolder, AttemptSpec, Role, evaluation_of
+from research.runs.workers import DIED
 from swarm.environments.play import EvaluationsFile
 from swarm.errors import Unreachable
 from swarm.job import Job
