@@ -23,7 +23,7 @@ from studies.records.alpha import ALPHA
 from studies.records.base import Record
 from studies.records.procedure import InterimAnalysis
 from studies.records.verdict import VerdictName
-from studies.statistics import comparison, np, pd, power, proportions, sequential
+from studies.statistics import comparison, np, pd, power, proportions
 from studies.statistics.comparison import Comparison, Interval
 from studies.verdicts.wording import TESTS
 
@@ -282,11 +282,11 @@ def _judge(tested: Sequence[_Tested], ask: AuditQuestion, pairwise: bool) -> _Cl
     for claim, test, sizes in tested:
         if test is not None:
             key = (claim.group, *((claim.treatment, claim.control) if pairwise else ()))
-            families[key] = min(sequential.dunnett_p(test.t, test.df, claim.n_control, sizes), families.get(key, 1.0))
+            families[key] = min(power.dunnett_p(test.t, test.df, claim.n_control, sizes), families.get(key, 1.0))
     level = comparison.effective_level([*families.values()], ALPHA) if families else ALPHA
     for claim, test, sizes in tested:
         if test is not None:
-            low, high = test.within(sequential.dunnett_critical(1 - level, test.df, claim.n_control, sizes))
+            low, high = test.within(power.dunnett_critical(1 - level, test.df, claim.n_control, sizes))
             verdict: VerdictName = "supported" if (low > 0) == (ask.better == "higher") else "refuted"
             if ask.margin and comparison.is_equivalent(comparison.two_one_sided(test, ask.margin, ALPHA / count)):
                 verdict = "equivalent"
