@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
 
 
-SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|AUTH(?!OR)", re.IGNORECASE)
+SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|AUTH(?!OR(?!I[SZ]))", re.IGNORECASE)
 """Found in the name of a variable that holds a secret."""
 
 

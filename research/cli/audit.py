@@ -116,7 +116,7 @@ def read_wandb(place: str, metric: str) -> Any:
     if not steps:
         listing = ", ".join(sorted(seen)[:12]) or "none"
         raise BadInput(f"expected W&B's runs with {metric!r} in {place}; found {listing}{did_you_mean(metric, seen)}")
-    configs = pd.json_normalize(runs).drop(columns=[metric, "_step"], errors="ignore")
+    configs = pd.json_normalize(runs).drop(columns=[metric, "_step"], errors="ignore").drop_duplicates("run")
     logged = pd.DataFrame(steps, columns=["run", "_step", metric])
     return configs.merge(logged, on="run", how="left").map(
         lambda cell: "" if cell is None or cell != cell else f"{cell:.12g}" if isinstance(cell, float) else str(cell)

@@ -4,7 +4,7 @@ Values, constants, steps and direction of a replication are those of the lock; s
 study that reproduces another one has the level of its lock, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -146,6 +146,13 @@ def build_replication(
     return actions.Propose(hypotheses=(again,), metric=metric, why=why), wish
 
 
+def _model_here(model: Mapping[str, Any], models: Path) -> Mapping[str, Any]:
+    """Return a model as this home has it: in its place, or by its name, where the hash says whether it is the same."""
+    if "path" not in model or model_place(model["path"], models).is_dir():
+        return model
+    return {**model, "path": Path(model["path"]).name}
+
+
 def build_reproduction(state: StudyState, named: Sequence[str], models: Path) -> Reproduction:
     """Return what a study's claims are put to the test by again, all that it decided where none is named; BadInput."""
     found = {verdict.hypothesis: (each, verdict) for each in state.rounds for verdict in each.verdicts}
@@ -164,13 +171,20 @@ def build_reproduction(state: StudyState, named: Sequence[str], models: Path) ->
     claims, base = [design.hypothesis(name) for name in names], dict(design.base_job)
     used = {design.control_arm}.union(*map(design.contrast_of, claims))
     arms = [arm for arm in design.arms if arm.name in used]
-    if "path" in (model := base[MODEL]) and not model_place(model["path"], models).is_dir():
-        base[MODEL] = {**model, "path": Path(model["path"]).name}  # kept here by its name; its hash says if it is it
+    base[MODEL] = _model_here(base[MODEL], models)
+    if base.get("verl"):
+        base["verl"] = {**base["verl"], "address": None}  # a cluster is joined where the user names it
+    arms = [
+        arm.model_copy(update={"overrides": {**arm.overrides, MODEL: _model_here(arm.overrides[MODEL], models)}})
+        if MODEL in arm.overrides
+        else arm
+        for arm in arms
+    ]
     runs, rules = len(arms) * len(design.seeds), design.decision_table
     changed = dict.fromkeys(("inquiry", "pilot", "extension", "replication")) | {
         "hypotheses": claims, "arms": arms, "base_job": base, "repairs": 0, "repaired": "",
         "code": {arm.code: design.code[arm.code] for arm in arms if arm.code},
-        "price": price.model_copy(update={"runs": runs, "total_s": price.total_s * runs / price.runs}),
+        "price": price.model_copy(update={"runs": runs, "total_s": price.total_s * runs / max(1, price.runs)}),
         "decision_table": [r.model_copy(update={"then": "settle"}) if r.then == "replicate" else r for r in rules],
     }  # fmt: skip
     return Reproduction(

@@ -31,7 +31,6 @@ from research.installation.shared_files import FilesAway
 from research.installation.tiny_model import Note, prepare_model
 from research.isolation.mode import UNISOLATED, Isolation
 from research.planners.context import Planner
-from research.runs.files import prune_runs
 from research.runs.launcher import SERVERS, AttemptLauncher
 from research.runs.wandb_log import ReadTracking
 from research.scheduler import steps
@@ -306,8 +305,7 @@ class StudyController:
                     self._mirror.settle()
                 if self._record_copies():  # the next state is reported on
                     return
-                with suppress(OSError):  # a controller that was killed may have left some
-                    prune_runs(self._folder, state)
+                self._launcher.prune(state)  # a controller that was killed may have left some
                 report = self._build_report(state, self._folder)
                 for line in report.backups:
                     self._note(line)

@@ -25,7 +25,7 @@ from research.controller.wandb import OnlineLogging
 from research.design.comparison import StatisticalRequirements
 from research.design.pricing import KnownCheck, runs_at_once
 from research.environments.catalog import find_custom_environments
-from research.errors import BadEnvironment, BadTopic, DesignRefused, NotReady, PlannerFailed, ResearchError
+from research.errors import BadEnvironment, BadInput, BadTopic, DesignRefused, NotReady, PlannerFailed, ResearchError
 from research.files import write_bytes
 from research.installation.base_job import base_job_of, base_settings, require_backend, require_job, require_unchanged
 from research.installation.home import Home, home_error
@@ -163,6 +163,8 @@ def request_reproduction(home: Home, state: StudyState, names: Sequence[str], bu
     design, brought = again.design, tuple(each.name for each in again.design.environments)
     base, held = require_job(design.base_job), design.base_job[MODEL]
     for model in (arm.overrides.get(MODEL, held) for arm in design.arms):
+        if "path" in model and not model.get("sha256"):
+            raise BadInput(f"expected models with their hash; the lock of study {state.id} has {model['path']} without")
         require_unchanged(PathModel.model_validate(model), home.models) if "path" in model else None
     require_backend(base.backend)
     request = StudyRequest(

@@ -88,7 +88,7 @@ class KnownFinding(Record):
     """Why the verdict does not follow; empty where it does."""
     challenges: tuple[str, ...] = ()
     reproduces: str = ""
-    """Of a claim that was put to the test again, its name and lock there."""
+    """Of a claim that was put to the test again, its name and lock there, and what was found."""
     outcome: str = ""
     replications: Mapping[str, str] = {}
     """What studies here that put it to the test again came to, by their names."""
@@ -180,7 +180,9 @@ def build_finding(state: StudyState, claim: Hypothesis, verdict: Verdict, folder
         fields={name: values[name] for name in shown if values[name] != usual.get(name)},
     )  # fmt: skip
     if (of := state.reproduces) is not None and doubt is None:
-        outcome |= {"reproduces": f"{of.study}/{of.round}/{claim.id} {of.lock}", "outcome": of.outcome(verdict)}
+        (before,) = (known for known in of.verdicts if known.hypothesis == claim.id)
+        named = f"{of.study}/{of.round}/{claim.id} {of.lock} {before.verdict} {before.estimate}"
+        outcome |= {"reproduces": named, "outcome": of.outcome(verdict)}
     return KnownFinding(
         study=state.id, round=state.round, hypothesis=claim.id, phase=verdict.phase,
         claim=sentences([claim], environment, least, design.metric)[0],
@@ -209,7 +211,7 @@ def load_findings(home: Home, log: EventLog) -> KnownFindings:
     found, again = list(map(KnownFinding.model_validate, entries)), defaultdict[str, dict[str, str]](dict)
     for finding in found:
         again[finding.reproduces][finding.study] = finding.outcome
-    told = ((finding, again.get(f"{finding.name} {finding.lock}", {})) for finding in found)
+    told = ((one, again.get(f"{one.name} {one.lock} {one.verdict} {one.estimate}", {})) for one in found)
     return KnownFindings(tuple(one.model_copy(update={"replications": named}) for one, named in told), left_out)
 
 

@@ -218,7 +218,10 @@ class PriceTable(BaseModel):
             raise BadInput(f"expected a budget that can be told in time; found {text.strip()!r:.60} and {lacks} "
                            f"({on.describe()}); name time, such as 2h, or see docs/machines.md")  # fmt: skip
         rate = on.runs * sum(amount * (1.0 if unit in _HOURS else price or 0.0) for _, amount, price in parts)
-        return parse_budget(f"{3600 * float(named[1]) / rate:.3f}s") if rate else MOST_SECONDS
+        seconds = min(3600 * float(named[1]) / rate, MOST_SECONDS) if rate else MOST_SECONDS
+        if seconds < 1:
+            raise BadInput(f"expected a budget of 1 s at least; found {text.strip()!r:.60}, which is less; name more")
+        return seconds
 
 
 def read_budget(home: Home, text: str, on: Capacity) -> float:

@@ -361,10 +361,17 @@ class AttemptLauncher:
         self._append(EventType.RUN_COLLECTED, run, attempt=attempt.number, seconds=seconds, **evidence.payload)
         for measurement in evidence.measurements:
             self.record.append(EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
-        state = self.record.state()
-        for one in (one for one in run.attempts if one.server):
-            release(self.home, one.server, self._attempt_spec(state, run, one).job)
-        with suppress(OSError):  # it is tried again before the next report, and by `ajet study prune`
+        self.prune(self.record.state(), run)
+
+    def prune(self, state: StudyState, *runs: RunState) -> None:
+        """Have servers elsewhere, and then this machine, keep of collected runs (all, if none is named) the last
+        weights alone. What cannot be had now is left to the next report, or to `ajet study prune`."""
+        silent = {""}
+        for run in runs or [run for run in state.every_run.values() if run.status == "collected"]:
+            for one in (one for one in run.attempts if one.server not in silent):
+                if not release(self.home, one.server, self._attempt_spec(state, run, one).job):
+                    silent.add(one.server)
+        with suppress(OSError):
             prune_runs(self.home.study(self.record.study), state)
 
     def _append_end(

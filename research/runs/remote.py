@@ -171,13 +171,16 @@ def find_use(home: Home, server: str, study: str, running: Collection[str] = ())
         return f"{server} cannot be used: {one_line(error)}"
 
 
-def release(home: Home, server: str, job: Job) -> None:
-    """Have a server keep of a run's training the last weights alone; left where it cannot now. Blocks for LOOK_S."""
+def release(home: Home, server: str, job: Job) -> bool:
+    """Have a server keep of a run's training the last weights alone; False where it cannot now. Blocks for LOOK_S."""
 
     async def ask() -> None:
         at = reach(home, server)
         async with asyncio.timeout(LOOK_S), AsyncSwarmClient(at.url, at.token) as client:
             await client.release(job.digest())
 
-    with suppress(TimeoutError, BadInput, NotReady, SwarmError):
+    try:
         background().run(ask())
+    except (TimeoutError, BadInput, NotReady, SwarmError):
+        return False
+    return True

@@ -30,6 +30,10 @@ from studies.verdicts.wording import TESTS
 MISSING: Final = ("", "-", "na", "n/a", "#n/a", "none", "null")
 """Cells without a value, in lower case; `nan` and `inf` are values that are not finite."""
 MOST_COMPARISONS: Final = 3_000
+LARGEST: Final = 1e150
+"""From here on a value counts as not finite: its square would be."""
+RUNS: Final = ("run", "run_id", "run_name", "run id", "run name", "id", "uuid", "checkpoint")
+"""Columns that name runs, in lower case, where no other is said to."""
 Cells = dict[str, dict[str, list[float]]]
 """Values in their order by group (one without a name where nothing is grouped) and arm."""
 
@@ -131,6 +135,7 @@ def collect_runs(table: Any, ask: AuditQuestion) -> tuple[Any, list[str]]:
         remarks.append(f"{equal} rows are equal to another one in each column: is a run there twice?")
     if not ask.run:
         _refuse_repeats(rows, keys, ask)
+    remarks += _find_recurring(rows, ask)
     frame = pd.DataFrame({
         "arm": rows[ask.arm], "group": rows[ask.group] if ask.group else "",
         "name": rows[ask.run] if ask.run else rows.index, "value": _numbers(rows, ask.metric),
@@ -146,7 +151,7 @@ def collect_runs(table: Any, ask: AuditQuestion) -> tuple[Any, list[str]]:
         inside = rows.groupby(keys).nunique().max().drop([ask.metric, ask.step], errors="ignore")
         varying = [name for name in inside.index[inside > 1] if pd.to_numeric(rows[name], errors="coerce").isna().any()]
         remarks += [f"inside a run, of which one row counts, differs: {_list(varying)}"] if varying else []
-    return runs.assign(value=runs["value"].where(runs["value"].abs() < math.inf)).sort_index(), remarks
+    return runs.assign(value=runs["value"].where(runs["value"].abs() < LARGEST)).sort_index(), remarks
 
 
 def find_confounds(table: Any, runs: Any, ask: AuditQuestion) -> dict[str, dict[str, str]]:
@@ -192,12 +197,33 @@ def _refuse_arms(arms: Sequence[str], groups: int, ask: AuditQuestion) -> None:
         raise StudiesError(f"expected {MOST_COMPARISONS:,} comparisons at most; {counted}; --baseline, or see --arm")
 
 
+def _find_recurring(rows: Any, ask: AuditQuestion) -> list[str]:
+    """Refuse runs that are in several groups, whose values depend on each other; remark on seeds that are."""
+    if not (name := ask.group and (ask.run or ask.seed)):
+        return []
+    recur = rows[rows[name] != ""].groupby([ask.arm, name])[ask.group].nunique()
+    if recur.empty or recur.max() < 2:
+        return []
+    found = f"{', '.join(recur.idxmax())} ({name}) in {recur.max()} groups"
+    if ask.run:
+        raise StudiesError(
+            f"expected runs of one group each, as values of one run depend on each other; found {found}; give a row a "
+            "run, with its mean over groups; or name them apart where they are not one run"
+        )
+    return [f"{found}: if that is one run, its values depend on each other, and too much is claimed; name it by --run"]
+
+
 def _refuse_repeats(rows: Any, keys: Sequence[str], ask: AuditQuestion) -> None:
     way = f"name the run by --run FIELD (its last row counts, or --at STEP){'' if ask.group else ', or give --group'}"
     repeats = rows[rows[ask.seed] != ""].groupby([*keys, ask.seed]).size() if ask.seed else pd.Series([1])
     if not repeats.empty and repeats.max() > 1:
         where = ", ".join(repeats.idxmax())
         raise StudiesError(f"expected one row a run; found {repeats.max()} of {where} ({ask.seed}); {way}")
+    for name in (name for name in rows.columns if name.lower() in RUNS and name not in (*keys, ask.metric)):
+        named = rows[rows[name] != ""].groupby([*keys, name]).size()
+        if not named.empty and named.max() > 1:
+            found = f"{named.max()} of {', '.join(named.idxmax())} ({name})"
+            raise StudiesError(f"expected one row a run; found {found}; {way}")
     if ask.step and not ask.seed and rows[ask.step].nunique() > 1:
         raise StudiesError(f"expected one row a run; found a column {ask.step} that varies, as of a row a step; {way}")
 
@@ -213,7 +239,9 @@ def _claims(
     over, inside = list[_Tested](), list[_Tested]()
     pairs = [(ask.baseline, arm) for arm in arms if arm != ask.baseline] if ask.baseline else combinations(arms, 2)
     for a, b in pairs:
-        apart = [(fmean(of[b]) - fmean(of[a])) / scales[name] for name, of in cells.items() if of[a] and of[b]]
+        least = max((min(len(of[a]), len(of[b]), 2) for of in cells.values()), default=1)  # as many as are tested
+        both = {name: of for name, of in cells.items() if min(len(of[a]), len(of[b])) >= max(1, least)}
+        apart = [(fmean(of[b]) - fmean(of[a])) / scales[name] for name, of in both.items()]
         ahead = ask.baseline or (math.fsum(apart) >= 0) == (ask.better == "higher")
         control, treatment = (a, b) if ahead else (b, a)
         inside += [_test(name, control, treatment, of, ask) for name, of in cells.items()]

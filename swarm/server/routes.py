@@ -203,7 +203,7 @@ async def release_training(
     training: Annotated[str, Query(pattern="^[0-9a-f]{12,64}$")], server: Server
 ) -> wire.FileList:
     """Remove what only going on with a training would read: of its checkpoints all but the last weights."""
-    return await asyncio.to_thread(server.release, training)
+    return await server.release(training)
 
 
 @router.get("/files", dependencies=ADMIN)

@@ -229,11 +229,16 @@ class SwarmServer:
         except OSError as error:
             raise NotFound(f"there is no file {path[:200]!r}: {error.strerror}", param="path") from None
 
-    def release(self, training: str) -> FileList:
+    async def release(self, training: str) -> FileList:
         """Remove what only going on with a training would read, by its job's digest; return what went. JobConflict
-        while it is on; what is not there is nothing. Blocks."""
-        if self.opened is not None and self.opened.digest.startswith(training):
-            raise JobConflict("that training's engine is on; POST /engine/stop first")
+        while it is on; what is not there is nothing."""
+        async with self._stopping:  # nothing boots meanwhile
+            on = self.machine.state is not ServerState.OFFLINE
+            if on and (self.opened is None or self.opened.digest[:12] == training[:12]):
+                raise JobConflict("that training's engine is on; POST /engine/stop first")
+            return await asyncio.to_thread(self._release, training)
+
+    def _release(self, training: str) -> FileList:
         gone = []
         for path in find_spare(self.checkpoints_of(training)):
             size = sum(each.stat().st_size for each in (path, *path.rglob("*")) if each.is_file())

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swarm.backends.fake import FakeBackend
 from swarm.backends.protocols import Batch, Chunk, GenerationRequest
-from swarm.server import model_endpoint
+from swarm.server import http
 from swarm.server.model_endpoint import BundleAnswer
 from swarm.store.changes import Change, EpisodeClosed
 from swarm.store.writer import Store
@@ -144,8 +144,8 @@ class FaultyApp:
     def __init__(self, app: ASGIApp, points: Points) -> None:
         self._app = app
         self._points = points
-        endpoint: Any = model_endpoint
-        endpoint.send_json = self._reaching(endpoint.send_json)  # past `send`
+        routes: Any = http
+        routes.send_json = self._reaching(routes.send_json)  # past `send`
         bundles: Any = BundleAnswer
         bundles._answer = self._answering(bundles._answer)
 

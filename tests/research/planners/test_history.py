@@ -171,7 +171,7 @@ def test_ideas_are_shown_as_they_stand_now() -> None:
 
 
 def test_values_of_variables_that_are_secrets_by_name_are_struck_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PREFECT_API_AUTH_STRING", "WANDB_API_KEY", "GIT_AUTHOR_NAME"):
+    for name in ("PREFECT_API_AUTH_STRING", "HTTP_AUTHORIZATION", "GIT_AUTHOR_NAME"):
         monkeypatch.setenv(name, f"value of {name}")
-    told = redact_secrets("value of PREFECT_API_AUTH_STRING, value of WANDB_API_KEY, value of GIT_AUTHOR_NAME")
+    told = redact_secrets("value of PREFECT_API_AUTH_STRING, value of HTTP_AUTHORIZATION, value of GIT_AUTHOR_NAME")
     assert told == "***, ***, value of GIT_AUTHOR_NAME"

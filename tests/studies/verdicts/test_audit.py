@@ -136,6 +136,17 @@ def test_arms_of_one_run_or_without_variance_are_told_and_not_tested() -> None:
     assert (told["b", "a"], told["c", "b"], told["d", "b"]) == ("invalid", "invalid", "inconclusive")
 
 
+def test_seeds_that_recur_over_groups_are_named_as_what_may_depend_on_each_other() -> None:
+    rows = of({"a": (1, 2), "b": (3, 4)}).assign(seed=["0", "0"] * 2, game=["x", "y"] * 2)
+    ask = ASK.model_copy(update={"seed": "seed", "group": "game"})
+    assert any("(seed) in 2 groups" in line for line in audit(rows, ask).remarks)
+
+
+def test_a_value_whose_square_is_not_finite_counts_as_none() -> None:
+    found = audit(of({"a": (1, 2, 1e200), "b": (3, 4)}), ASK)
+    assert found.claims[0].n_control == 2
+
+
 STEPS = table(*(
     {"arm": arm, "run": f"{arm}{run}", "step": step, "score": "" if step == 3 else 10 * step + run + (arm == "b")}
     for arm in "ab" for run in range(3) for step in range(4) if (arm, run, step) != ("b", 2, 2)
@@ -173,7 +184,10 @@ def test_what_goes_with_the_arm_is_named() -> None:
         (of({"a": (1, "x"), "b": (3,)}), {}, ("a number in score", "row 2", "'x'")),
         (of({"a": (1, "0,5"), "b": (3,)}), {}, ("'0,5'", "point")),
         (of({"a": (1, 2), "b": (3,)}, seed=0), {"seed": "seed"}, ("one row a run", "2 of a, 0", "--run")),
-        (STEPS, {"step": "step"}, ("one row a run", "step that varies", "--run")),
+        (STEPS.drop(columns="run"), {"step": "step"}, ("one row a run", "step that varies", "--run")),
+        (STEPS, {}, ("one row a run", "4 of a, a0 (run)", "--run")),
+        (of({"a": (1, 2), "b": (3, 4)}).assign(run="r", task=["x", "y"] * 2), {"run": "run", "group": "task"},
+         ("one group each", "a, r (run) in 2 groups")),
         (of({"a": (1, 2), "b": (3,)}), {"baseline": "c"}, ("--baseline", "a, b")),
         (of({"": (1, 2)}), {}, ("rows with something in arm",)),
         (of({str(arm): (arm,) for arm in range(200)}), {}, ("3,000 comparisons at most", "200 arms", "--baseline")),
