@@ -14,9 +14,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -31,14 +30,14 @@ from research.agents.request import (
     select_tasks,
 )
 from research.agents.run import AgentResult, AgentRun, choose_place, job_status, perform
-from research.cli.app import Json, answer, console, print_json, takes_options
+from research.cli.app import Json, answer, console, make_table, print_json, takes_options
 from research.cli.episodes import episode_screen
 from research.environments.install import load_environment, packages_of
 from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.servers import ServerConnection, connect_server
 from research.isolation.client_image import build_wheel
-from research.text import parse_budget, warn
+from research.text import did_you_mean, parse_budget, warn
 from sandboxes.spec import escape_control
 from swarm.client import AsyncSwarmClient, ChatReply, Episode, SyncEpisode
 from swarm.client.episode import WrongResult, parse_reward
@@ -293,107 +292,36 @@ def _format_means(summary: Mapping[str, Any]) -> str:
     return said if success is None else f"{said}, solved {_mean([success]):.3f}"
 
 
-CommandLine = Literal["claude", "codex", "opencode", "qwen-code", "aider"]
+PRESETS: Final = Path(__file__).with_name("presets")
+"""An agent.py for each, NAME.txt; the first line of its docstring ends with what its job needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """How a command line is run, as Python of an `episode` and its `question`; `needs` is what its job has to have."""
+def env(
+    name: Annotated[str | None, typer.Argument(help="SDK, framework or command line; listed when left out.")] = None,
+    json: Json = False,
+) -> None:
+    """Print an agent.py by which an SDK, a framework or a command line plays; without a name list them.
 
-    command: str
-    variables: str
-    needs: str
-
-
-PRESETS: Final[Mapping[CommandLine, Preset]] = {
-    "claude": Preset(
-        """["claude", "-p", question, "--model", episode.model, "--allowedTools", "Bash,Edit,Write"]""",
-        """{
-        "ANTHROPIC_BASE_URL": episode.base_url, "ANTHROPIC_API_KEY": episode.api_key,
-        "ANTHROPIC_SMALL_FAST_MODEL": episode.model, "DISABLE_AUTOUPDATER": "1",
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    }""",
-        "a max_context of 100,000",
-    ),
-    "codex": Preset(
-        """[
-        "codex", "exec", "--skip-git-repo-check", "--sandbox", "workspace-write", "-m", episode.model,
-        "-c", "model_provider=swarm", "-c", "model_providers.swarm.name=swarm",
-        "-c", "model_providers.swarm.env_key=KEY", "-c", f"model_providers.swarm.base_url={episode.base_url}",
-        "-c", "model_providers.swarm.wire_api=responses", question,
-    ]""",
-        """{"KEY": episode.api_key}""",
-        "a max_context of 40,000",
-    ),
-    "opencode": Preset(
-        """["opencode", "run", question]""",
-        """{"OPENCODE_CONFIG_CONTENT": json.dumps({
-        "model": f"main/{episode.model}", "small_model": f"side/{episode.model}",  # the latter writes titles
-        "provider": {
-            name: {
-                "npm": "@ai-sdk/openai-compatible", "models": {episode.model: {}},
-                "options": {"baseURL": episode.base_url, "apiKey": f"{episode.api_key}/{name}"},
-            }
-            for name in ("main", "side")
-        },
-    })}""",
-        'a max_context of 40,000, and "train_agents": ["main"], or its titles are trained too',
-    ),
-    "qwen-code": Preset(
-        """["qwen", "-p", question, "--auth-type", "openai", "-m", episode.model, "--yolo"]""",
-        """{"OPENAI_BASE_URL": episode.base_url, "OPENAI_API_KEY": episode.api_key}""",
-        "a max_context of 80,000",
-    ),
-    "aider": Preset(
-        """[
-        "aider", "--model", f"openai/{episode.model}", "--message", question, "--yes-always", "--no-git",
-        "--no-check-update", "--no-show-model-warnings", "--analytics-disable",
-    ]""",
-        """{"OPENAI_API_BASE": episode.base_url, "OPENAI_API_KEY": episode.api_key}""",
-        'a max_context of 4,096, and "foreign_sampling": "neutralise", as it asks for a temperature of 0; it prints '
-        "more after its answer",
-    ),
-}
-_FILE: Final = '''"""{name} plays, and what it calls the model for is trained. Its job needs {needs}."""
-
-import json
-import os
-import subprocess
-import tempfile
-
-
-def agent(episode):
-    question = episode.task.data["question"]
-    command = {command}
-    variables = {variables}
-    with tempfile.TemporaryDirectory() as folder:  # plays at once must not meet
-        ended = subprocess.run(
-            command, env={{**os.environ, **variables, "HOME": folder}}, cwd=folder, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True,
-        )
-    if ended.returncode:
-        raise RuntimeError(f"{{command[0]}} ended with {{ended.returncode}}: {{(ended.stderr or ended.stdout)[-500:]}}")
-    solved = ended.stdout.strip().endswith(str(episode.task.data["answer"]))  # or whatever the play is to be worth
-    return float(solved), solved
-'''
-
-
-def agent_file(name: CommandLine) -> str:
-    """Return the agent.py that has a command line play an episode."""
-    preset = PRESETS[name]
-    return _FILE.format(name=name, needs=preset.needs, command=preset.command, variables=preset.variables)
-
-
-def env(name: Annotated[CommandLine, typer.Argument(help="The command line.")], json: Json = False) -> None:
-    """Print an agent.py that has a command line play: its variables and options, and what its job needs.
-
-    Example:
-        ajet client env claude > my_agent/agent.py
+    Examples:
+        ajet client env
+        ajet client env langgraph > my_agent/agent.py
     """
+    names = sorted(path.stem for path in PRESETS.glob("*.txt"))
+    files = {each: (PRESETS / f"{each}.txt").read_text(encoding="utf-8") for each in names}
+    rows = []
+    for each, text in files.items():
+        about, _, needs = text.partition("\n")[0].removeprefix('"""').partition(" Its job needs ")
+        rows.append({"name": each, "about": about, "needs": needs.rstrip(".")})
+    if name is None:
+        answer(json, rows, make_table(("name", "about", "its job needs"), map(dict.values, rows), wraps=("about",)))
+        return
+    chosen = {"claude-code": "claude"}.get(name, name)
+    if chosen not in files:
+        raise BadInput(f"expected one of {', '.join(names)}; found {name[:60]!r}{did_you_mean(name, names)}")
     if json:
-        print_json({"name": name, "needs": PRESETS[name].needs, "file": agent_file(name)})
+        print_json({**next(row for row in rows if row["name"] == chosen), "file": files[chosen]})
     else:
-        sys.stdout.write(agent_file(name))
+        sys.stdout.write(files[chosen])
 
 
 def wheel(

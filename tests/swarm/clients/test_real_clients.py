@@ -10,15 +10,16 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping
+from inspect import iscoroutinefunction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from research.cli.client import agent_file
+from research.cli.client import PRESETS
 from tests.swarm.clients.packages import COMMAND_LINES, HERE, SWE_AGENT
-from tests.swarm.conformance.support import assert_trained_once, calls, roomy, saying
+from tests.swarm.conformance.support import assert_trained_once, calls, roomy, saying, spoken
 from tests.swarm.server.support import MODEL, Served, serving
 
 pytestmark = pytest.mark.slow
@@ -115,18 +116,52 @@ async def test_the_claude_code_command_line_plays_whatever_effort_it_asks_for(tm
         await assert_trained_once(served, lease, turns, start=1, clean=1)
 
 
+def played(name: str, lease: Mapping[str, Any], asked: str) -> tuple[Any, Any]:
+    """Return the function of a preset that was loaded as a file, and an episode of it."""
+    printed: dict[str, Any] = {"__name__": "agent"}
+    exec(compile((PRESETS / f"{name}.txt").read_text(), "agent.py", "exec"), printed)
+    task = SimpleNamespace(data={"question": asked, "answer": "7", "facts": {"pear": "it costs 7"}})
+    return printed["agent"], SimpleNamespace(task=task, **{key: lease[key] for key in ("base_url", "api_key", "model")})
+
+
 @pytest.mark.parametrize(
     ("name", "agents"), [("claude", {""}), ("codex", {""}), ("opencode", {"side", "main"}), ("qwen-code", {""})]
 )
-async def test_the_printed_agent_of_a_command_line_plays_with_no_setting_of_ours(
+async def test_the_preset_of_a_command_line_plays_with_no_setting_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, agents: set[str]
 ) -> None:
     monkeypatch.setenv("PATH", f"{COMMAND_LINES.there() / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}")
-    printed: dict[str, Any] = {}
-    exec(agent_file(name), printed)
-    async with playing(tmp_path, "all done") as (served, lease):
-        task = SimpleNamespace(data={"question": "say done", "answer": "done"})
-        keys = {key: lease[key] for key in ("base_url", "api_key", "model")}
-        assert await asyncio.to_thread(printed["agent"], SimpleNamespace(task=task, **keys)) == (1.0, True)
-        (episode,) = served.rollout.leases
-        assert {node.agent for node in episode.tree.nodes} == agents
+    async with playing(tmp_path, "so it is\n7") as (served, lease):
+        agent, episode = played(name, lease, "say 7")
+        assert await asyncio.to_thread(agent, episode) == (1.0, True)
+        (leased,) = served.rollout.leases
+        assert {node.agent for node in leased.tree.nodes} == agents
+
+
+LOOKS = "let me see\n" + calls("look_up", name="pear")
+FINAL = {"smolagents": calls("final_answer", answer="7")}
+PACKAGES = {
+    "agentscope": "agentscope", "anthropic": "anthropic", "autogen": "autogen_agentchat", "crewai": "crewai",
+    "google-adk": "google.adk", "langgraph": "langgraph", "litellm": "litellm", "openai": "openai",
+    "openai-agents": "agents", "pydantic-ai": "pydantic_ai", "smolagents": "smolagents",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+async def test_two_plays_at_once_of_a_preset_use_its_tool_and_do_not_meet(tmp_path: Path, name: str) -> None:
+    pytest.importorskip(PACKAGES[name])
+    turns = [LOOKS, FINAL.get(name, "7")]
+    async with playing(tmp_path, *turns) as (served, lease):
+        leases = [lease, await served.begin()]
+        plays = [played(name, each, f"what is the price for number {number}?") for number, each in enumerate(leases)]
+        assert (
+            await asyncio.gather(
+                *(agent(of) if iscoroutinefunction(agent) else asyncio.to_thread(agent, of) for agent, of in plays)
+            )
+            == [(1.0, True)] * 2
+        )
+        for number, found in enumerate(served.rollout.leases):
+            texts = [bytes(token for token in node.path_ids() if token < 256).decode() for node in found.tree.nodes]
+            assert spoken(found.tree) == turns
+            assert all(f"for number {number}?" in text for text in texts)
+            assert "it costs 7" in texts[-1]
