@@ -23,39 +23,11 @@ from studies.records.procedure import CollapseRule, Screen
 from studies.records.runs import NOISE_ARM
 from studies.records.statements import statement, statement_of, value_of
 from studies.records.verdict import CollapseRate, Verdict, one_line, planner_label
-from studies.report.elements import (
-    Cell,
-    Play,
-    Quote,
-    Remark,
-    Row,
-    Section,
-    Table,
-    Text,
-    hash_cell,
-    section,
-    table,
-    threat,
-)
+from studies.report import elements, wording
+from studies.report.elements import Cell, Play, Quote, Remark, Row, Section, Table, Text, section, table, threat
 from studies.report.evidence import BEFORE, REWARDS, Evidence
 from studies.report.prose import lock_facts, mark
-from studies.report.wording import (
-    NONE,
-    describe_comparison,
-    describe_counts,
-    describe_fields,
-    duration,
-    format_signed,
-    format_size,
-    label,
-    moment,
-    number,
-    p_value,
-    percent,
-    plural,
-    span,
-    true_minus,
-)
+from studies.report.wording import NONE, duration, format_signed, number, p_value, percent, plural, span
 from studies.statistics.comparison import spread
 from studies.verdicts.judge import gather
 from studies.verdicts.wording import deciding_interval, name_judged_look
@@ -113,10 +85,10 @@ def verdict_table(state: StudyState) -> Table | None:
         interval = deciding_interval(state.design, verdict) if state.design is not None and verdict else None
         ends = f"{span(interval.low, interval.high, unit=unit)} ({percent(interval.level)})" if interval else NONE
         rows.append((
-            f"{claim.id}: {describe_comparison(claim)}",
+            f"{claim.id}: {wording.describe_comparison(claim)}",
             format_signed(verdict.estimate, unit=unit) if verdict else NONE,
             ends,
-            describe_counts(verdict) if verdict else NONE,
+            wording.describe_counts(verdict) if verdict else NONE,
             f"{span(prediction.low, prediction.high, unit=unit)} ({percent(prediction.level)})",
             {True: "yes", False: "no", None: NONE}[verdict.within_prediction if verdict else None],
             verdict_cell(state, verdict),
@@ -151,7 +123,7 @@ def mediator_table(state: StudyState) -> Table | None:
 def verdict_cell(state: StudyState, verdict: Verdict | None) -> Cell | str:
     if verdict is None or state.design is None:
         return NONE
-    return Cell(label(state.design.hypothesis(verdict.hypothesis), verdict), verdict.verdict)
+    return Cell(wording.label(state.design.hypothesis(verdict.hypothesis), verdict), verdict.verdict)
 
 
 def numbers_table(state: StudyState) -> Table | None:
@@ -174,7 +146,7 @@ def numbers_table(state: StudyState) -> Table | None:
             NONE if same is None else f"{span(same.low, same.high, unit=unit)}, p {p_value(same.p)}",
             given,
             number(verdict.brier),
-            hash_cell(verdict.inputs_sha256),
+            elements.hash_cell(verdict.inputs_sha256),
         ])  # fmt: skip
     columns = ("Hypothesis", "Locked test", "Interval of the difference", "Its level", "p", "Interval of equivalence")
     return table((*columns, "Forecast", "Brier", "Inputs, sha256"), rows, (2, 3, 4, 5, 6, 7))
@@ -204,7 +176,7 @@ def describe_sizing(state: StudyState) -> str:
     design, sizing = state.design, state.sizing
     if design is None or (promise := design.promise) is None:
         return ""
-    effect, each = format_size(promise.effect, design.metric), "of each arm"
+    effect, each = wording.format_size(promise.effect, design.metric), "of each arm"
     if sizing is None and design.pilot is not None:
         return (
             f"The first {design.pilot.seeds} seeds {each} say how many see {effect} with {percent(promise.power)}: up "
@@ -240,7 +212,7 @@ def unit_of(state: StudyState) -> str:
 def rules(state: StudyState) -> tuple[str, ...]:
     opened = {claim.id for claim in claims(state) if claim.open}
     reasons = ((v.hypothesis, _SIDE.sub("", v.reason) if v.hypothesis in opened else v.reason) for v in state.verdicts)
-    return tuple(f"{name}: {true_minus(reason)}" for name, reason in reasons)
+    return tuple(f"{name}: {wording.true_minus(reason)}" for name, reason in reasons)
 
 
 def deviation_table(state: StudyState) -> Table | None:
@@ -255,7 +227,7 @@ def deviation_table(state: StudyState) -> Table | None:
         after = "after the first result" if amended.after_data else "before any result"
         deviations.append((amended, said.get(change.kind, "note"), change.reason, after))
     deviations.sort(key=lambda deviation: deviation[0].seq)
-    rows = [(moment(at.ts), at.actor, what, one_line(why), after) for at, what, why, after in deviations]
+    rows = [(wording.moment(at.ts), at.actor, what, one_line(why), after) for at, what, why, after in deviations]
     return table(("When", "By", "Change", "Why", ""), rows)
 
 
@@ -416,7 +388,7 @@ def screen_table(state: StudyState) -> Table | None:
             values[int(run.spec.job["steps"])] = value if run.invalid is None else f"invalid: {run.invalid[0]}"
         score = number(chosen.scores.get(arm.name) if chosen else None, unit=unit_of(state))
         kept = "confirmed" if chosen and arm.name in chosen.kept else ""
-        rows.append((arm.name, describe_fields(arm.overrides, none=""), *values.values(), score, kept))
+        rows.append((arm.name, wording.describe_fields(arm.overrides, none=""), *values.values(), score, kept))
     columns = ("Candidate", "Sets", *(f"after {plural(steps, 'step')}" for steps in lengths), "Ranked by", "")
     return table(columns, rows, range(2, len(lengths) + 3))
 
@@ -429,7 +401,7 @@ def interim_table(state: StudyState) -> Table | None:
         decided = [d for d in state.decisions if (d.hypothesis, d.look) == (verdict.hypothesis, verdict.look)]
         ends = f"{span(verdict.low, verdict.high, unit=unit)} ({percent(round(verdict.level, 4))})"
         size, steps = format_signed(verdict.estimate, unit=unit), "; ".join(f"{d.action} ({d.rule})" for d in decided)
-        row = verdict.hypothesis, str(verdict.look), describe_counts(verdict), size, ends
+        row = verdict.hypothesis, str(verdict.look), wording.describe_counts(verdict), size, ends
         rows.append((*row, verdict_cell(state, verdict), steps))
     columns = ("Hypothesis", "Look", "n", "Difference", "Interval at the look's level", "Verdict", "Decision")
     return table(columns, rows, (1, 2, 3, 4))
@@ -440,7 +412,7 @@ def replication_table(state: StudyState) -> Table | None:
     for verdict in state.replications:
         cells = [verdict_cell(state, each) for each in (state.verdict_on(verdict.hypothesis), verdict)]
         numbers = format_signed(verdict.estimate, unit=unit), span(verdict.low, verdict.high, unit=unit)
-        rows.append((verdict.hypothesis, *cells, *numbers, describe_counts(verdict)))
+        rows.append((verdict.hypothesis, *cells, *numbers, wording.describe_counts(verdict)))
     columns = ("Hypothesis", "Confirmed as", "In the other setting", "Difference", "Interval", "Runs")
     return table(columns, rows, (3, 4, 5))
 

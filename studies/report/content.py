@@ -18,26 +18,9 @@ from studies.records.base import digest
 from studies.records.runs import TRAINING_AREA
 from studies.records.statements import metric_name, value_of
 from studies.records.verdict import ANALYSE, MADE, AnalysisResult, one_line
-from studies.report import claims, summary, tables, wording
+from studies.report import claims, elements, summary, tables, wording
 from studies.report.answer import answer_section, plan_section
-from studies.report.elements import (
-    Block,
-    Cell,
-    Fact,
-    Head,
-    Point,
-    Quote,
-    Remark,
-    Remarks,
-    Row,
-    Section,
-    Text,
-    drawing,
-    is_campaign,
-    pairs,
-    section,
-    table,
-)
+from studies.report.elements import Block, Point, Remark, Remarks, Text, drawing, is_campaign, pairs, section, table
 from studies.report.evidence import Evidence
 from studies.report.figure_data import curves, forecasts, hidden_curves, shifts, training_curves
 from studies.report.next_question import ask_next
@@ -76,7 +59,7 @@ class ReportContent:
     partial: str
     """What a reader must know before the answers; empty where there is nothing."""
     warnings: tuple[str, ...]
-    head: Head
+    head: elements.Head
     planner: str
     body: tuple[Block, ...]
 
@@ -114,7 +97,7 @@ def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> Repor
         title=campaign_title(state) if several else title(state),
         partial=standing,
         warnings=tuple(dict.fromkeys(line for head in heads for line in head.warnings)),
-        head=Head(tuple(points), tuple(_study_facts(state) if several else _round_facts(state))),
+        head=elements.Head(tuple(points), tuple(_study_facts(state) if several else _round_facts(state))),
         planner=claims.quote_planner(state),
         body=tuple(block for block in _body(state, heads, evidence) if block is not None),
     )
@@ -139,7 +122,7 @@ def campaign_title(state: StudyState) -> str:
     return f"{f'{fields} in ' if fields else ''}{places}: {wording.plural(len(designs), 'round')} of an inquiry"
 
 
-def _study_facts(state: StudyState) -> Iterator[Fact]:
+def _study_facts(state: StudyState) -> Iterator[elements.Fact]:
     runs = state.every_run.values()
     locked = sum(each.locked_design is not None for each in state.rounds)
     yield "Rounds", f"{locked} of at most {state.most_rounds}"
@@ -148,7 +131,7 @@ def _study_facts(state: StudyState) -> Iterator[Fact]:
     yield "Wall clock", wording.duration(state.elapsed_s)
 
 
-def _round_facts(state: StudyState) -> Iterator[Fact]:
+def _round_facts(state: StudyState) -> Iterator[elements.Fact]:
     design = state.design
     if design is None:
         yield "Runs", str(len(state.runs))
@@ -191,8 +174,8 @@ def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, E
     yield _appendix(state, evidence)
 
 
-def _quote(words: str, by: str) -> Quote | None:
-    return Quote((words,), by) if words else None
+def _quote(words: str, by: str) -> elements.Quote | None:
+    return elements.Quote((words,), by) if words else None
 
 
 def _round_section(state: StudyState, each: StudyState, head: Headline, blocks: Sequence[Block | None]) -> Block | None:
@@ -207,7 +190,7 @@ def _round_section(state: StudyState, each: StudyState, head: Headline, blocks: 
                 f"What its tests may spend, looks and arms included: {wording.fine_percent(place.difference)} on "
                 f"claims of a difference, {wording.fine_percent(place.equivalence)} on claims of no difference."
             )
-        lead = Head(tuple(point_out_round(head, level)), tuple(_round_facts(each)))
+        lead = elements.Head(tuple(point_out_round(head, level)), tuple(_round_facts(each)))
     quoted = _quote(why_asked(each), "why it was asked, in the planner's words")
     explored = [_exploration_section(each, entry) for entry in each.explorations]
     return section(heading, lead, *blocks, quoted, *explored, id=f"round-{each.round}")
@@ -302,12 +285,12 @@ def _design_section(state: StudyState, prefix: str) -> Block | None:
 
 
 def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block | None:
-    plan, rows = entry.plan, list[Row]()
+    plan, rows = entry.plan, list[elements.Row]()
     runs = {(run.spec.arm, run.spec.seed): run for run in state.runs_in("explore")}
     for arm, seed in product(plan.arms, plan.seeds):
-        value, before, took, name = "not begun", wording.NONE, wording.NONE, Cell(wording.NONE)
+        value, before, took, name = "not begun", wording.NONE, wording.NONE, elements.Cell(wording.NONE)
         if (run := runs.get((arm.name, seed))) is not None:
-            measured, name = run.measurements.get(run.spec.metric.key), Cell(run.run_id, "mono")
+            measured, name = run.measurements.get(run.spec.metric.key), elements.Cell(run.run_id, "mono")
             value = run.status if measured is None else wording.number(measured.value, unit=run.spec.metric.unit)
             value = f"invalid: {run.invalid[0]}" if run.invalid is not None else value
             begun = run.measurements.get(f"{plan.metric.split}/success{INITIAL}")
@@ -323,20 +306,20 @@ def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block 
     )
     why = mark(plan.why, state.rounds)
     columns = ("Arm", "Sets", "Run", "Success before", f"{metric_name(plan.metric)}, one run", "Took")
-    quoted = None if state.explores else Quote((why,), "why it was tried, in the planner's words")
+    quoted = None if state.explores else elements.Quote((why,), "why it was tried, in the planner's words")
     return section(TRIED, Text(said), table(columns, rows, (3, 4, 5)), quoted)
 
 
-def _analysis_section(state: StudyState) -> Section | None:
+def _analysis_section(state: StudyState) -> elements.Section | None:
     looks = [look for act in state.planner_acts for look in act.tool_calls if look["name"] == ANALYSE]
-    shown = list[Section | None]()
+    shown = list[elements.Section | None]()
     for look in (look for look in looks if MADE in look):
         result, asked = AnalysisResult.model_validate(look[MADE]), look["arguments"]
         cells = [[f"{value:.4g}" if isinstance(value, float) else value_of(value) for value in row.values()]
                  for row in result.table]  # fmt: skip
         shown.append(section(
             f"Analysis {len(shown) + 1}",
-            Quote((mark(asked["why"], state.rounds),), "what the planner wanted to know"),
+            elements.Quote((mark(asked["why"], state.rounds),), "what the planner wanted to know"),
             drawing(f"analysis-{len(shown) + 1}", "analysis", result.figure),
             table(tuple(result.table[0]), cells),
             _quote(mark(result.note, state.rounds, more=result.table), "what the planner's code says of it"),
@@ -351,7 +334,7 @@ def _analysis_section(state: StudyState) -> Section | None:
     return section("Exploratory, by the planner's code", Text(said), *shown, id="analyses") if looks else None
 
 
-def _ledger_section(state: StudyState) -> Section | None:
+def _ledger_section(state: StudyState) -> elements.Section | None:
     ledgers, locked = state.ledgers, [each.round for each in state.rounds if each.locked_design is not None]
     ended = state.concluded_reason is not None or state.status == "judged"
     if ended and state.design is not None and ledgers.left > 0:

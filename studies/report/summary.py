@@ -13,19 +13,11 @@ from studies.records.design import MODEL, Design, Hypothesis
 from studies.records.runs import EVIDENCE_CODES
 from studies.records.statements import format_setting_value, metric_name
 from studies.records.verdict import PlannerMessage, one_line, planner_label
+from studies.report import wording as report_wording
 from studies.report.elements import Point
 from studies.report.next_question import LESS, NextQuestion, ask_next, format_gain, in_practice
 from studies.report.prose import quote_held
-from studies.report.wording import (
-    capital,
-    describe_comparison,
-    describe_trainings,
-    finding,
-    label,
-    percent,
-    plural,
-    setting,
-)
+from studies.report.wording import capital, describe_comparison, describe_trainings, finding, label, plural, setting
 from studies.verdicts import wording
 from studies.verdicts.recipe import BetterValue, find_untested_pairs, format_fields, recipes
 
@@ -242,7 +234,7 @@ def _better(value: BetterValue) -> str:
     return (
         f"{format_fields(value.fields)} rather than {format_fields(value.over)}: "
         f"{format_gain(metric, verdict.estimate, interval)} was measured (round {value.round}, "
-        f"{percent(interval.level)} interval, {seeds} of each arm)"
+        f"{report_wording.percent(interval.level)} interval, {seeds} of each arm)"
     )
 
 

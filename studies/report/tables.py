@@ -16,37 +16,11 @@ from studies.records.procedure import Watchdog
 from studies.records.runs import PLUMBING_ARM
 from studies.records.statements import metric_name, value_of
 from studies.records.verdict import ORIGINS, one_line, quoted
-from studies.report.elements import (
-    ARMS,
-    Cell,
-    Fact,
-    Remark,
-    Row,
-    Table,
-    arm_interval,
-    format_mean,
-    format_spread,
-    hash_cell,
-    is_campaign,
-    note,
-    pairs,
-    table,
-    threat,
-)
+from studies.report import elements, wording
+from studies.report.elements import Cell, Fact, Table, format_mean, format_spread, is_campaign, note, pairs, table
 from studies.report.evidence import BEFORE, Evidence
 from studies.report.prose import mark
-from studies.report.wording import (
-    NONE,
-    capital,
-    describe_fields,
-    duration,
-    format_size,
-    in_unit,
-    moment,
-    number,
-    percent,
-    plural,
-)
+from studies.report.wording import NONE, describe_fields, duration, format_size, moment, number, percent, plural
 from studies.verdicts.judge import find_collapsed_runs
 from studies.verdicts.wording import TESTS
 
@@ -64,7 +38,7 @@ _DRAWN_BY: Final = {
 PROCESS = "process"
 
 
-def warn_sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def warn_sandboxes(state: StudyState, evidence: Evidence) -> Iterator[elements.Remark]:
     """Yield where the attempts' clients and evaluators ran, and what their containers were refused."""
     if state.resumed_count:
         yield note(f"The study was resumed {plural(state.resumed_count, 'time')}.")
@@ -81,7 +55,7 @@ def warn_sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     for server, count in sorted(servers.items()):
         yield note(f"{plural(count, 'attempt')} trained on the swarm server {server}: what it logged is its own word.")
     if len(places) > 1:
-        yield threat(
+        yield elements.threat(
             f"Attempts ran in {len(places)} different sandboxes: what ran in them may have changed during the study."
         )
     attempts = (attempt for run in state.runs.values() for attempt in run.attempts)
@@ -90,7 +64,7 @@ def warn_sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         yield note(f"{plural(sum(refused.values()), 'request')} of containers were refused, and had no effect: {said}.")
 
 
-def warn_custom_environments(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def warn_custom_environments(state: StudyState, evidence: Evidence) -> Iterator[elements.Remark]:
     """Yield what clients held of each environment that is not built in, and what kept hidden tasks from them."""
     places = _places(state)
     kept = ", in containers which could not read the hidden tasks"
@@ -105,7 +79,7 @@ def warn_custom_environments(state: StudyState, evidence: Evidence) -> Iterator[
             own = "its code is its author's own. Training clients held that code and its training tasks"
             yield note(f"{brought}: {own}{kept}.")
         else:
-            yield threat(
+            yield elements.threat(
                 f"{brought}, and its code makes its hidden tasks by itself, or holds them: training clients held that "
                 "code, so that nothing but its own honesty keeps them apart."
             )
@@ -123,25 +97,25 @@ def _place(attempt: AttemptState) -> str:
 def arm_cell(design: Design | None, arm: str) -> Cell:
     """Return an arm's name, marked with its colour by its place in the design; unmarked for what is not confirmed."""
     names = [a.name for a in design.arms] if design is not None else []
-    return Cell(arm, f"arm-{names.index(arm) % ARMS}" if arm in names else "")
+    return Cell(arm, f"arm-{names.index(arm) % elements.ARMS}" if arm in names else "")
 
 
 def arm_table(state: StudyState) -> Table | None:
     design = state.design
     if design is None or not any(state.values(arm.name) for arm in design.arms):
         return None
-    metric, cut, rows = design.metric, design.metric.cut_at, list[Row]()
+    metric, cut, rows = design.metric, design.metric.cut_at, list[elements.Row]()
     columns = ["Arm", "Runs", "Success before" if metric.kind else "Before", *([] if cut is None else ["Got there"])]
     columns += [f"Mean {metric_name(metric).removeprefix('mean ')}", "95 % interval", "SD between runs"]
     own = metric_at_own(metric) if (there := values_at_own(state)) else metric
-    columns += [f"{capital(metric_name(own))} at its own value, which claims nothing"] if there else []
+    columns += [f"{wording.capital(metric_name(own))} at its own value, which claims nothing"] if there else []
     collapsed = find_collapsed_runs(state)
     for arm in design.arms:
         measured = state.values(arm.name)
         values = [value for run, value in measured.items() if run not in collapsed]
         fallen = len(measured) - len(values)
         count = f"{len(values)} + {fallen} collapsed" if fallen else str(len(values))
-        before, ends = state.values(arm.name, BEFORE).values(), arm_interval(metric, values)
+        before, ends = state.values(arm.name, BEFORE).values(), elements.arm_interval(metric, values)
         interval = f"{number(ends.low, unit=metric.unit)} to {number(ends.high, unit=metric.unit)}" if ends else NONE
         begun = number(fmean(before)) if before else NONE
         reached = [] if cut is None else [f"{sum(value < cut for value in values)} of {len(values)}"]
@@ -196,7 +170,7 @@ def run_table(state: StudyState) -> Table | None:
             row += [format_measurement(run, run.spec.metric.key) if known else NONE] if judged else []
             if placed:
                 image = _place(run.attempts[-1]) if run.attempts else ""
-                row.append(image if image in ("", PROCESS) else hash_cell(image.removeprefix("sha256:")))
+                row.append(image if image in ("", PROCESS) else elements.hash_cell(image.removeprefix("sha256:")))
             rows.append(row)
     return table(columns, rows, (place + several for place in (2, 5, 6, 7)))
 
@@ -214,7 +188,7 @@ def _run_row(design: Design | None, run: RunState) -> list[Cell | str]:
         duration(run.seconds) if run.seconds else NONE,
         format_measurement(run, BEFORE if design is not None else f"{run.spec.metric.split}/success{INITIAL}"),
         format_measurement(run, SUCCESS if SUCCESS in run.measurements else key),
-        hash_cell(run.collected["snapshot"]["sha256"]) if run.collected else NONE,
+        elements.hash_cell(run.collected["snapshot"]["sha256"]) if run.collected else NONE,
     ]  # fmt: skip
 
 
@@ -399,7 +373,7 @@ def _measure_facts(design: Design) -> Iterator[Fact]:
         more = ", and after training at its own, which claims nothing" if metric.also_own else ""
         yield name, f"trained at each arm's own value, evaluated {where}{more}"
     if metric.kind:
-        best = in_unit(f"{metric.best:g}", metric)
+        best = wording.in_unit(f"{metric.best:g}", metric)
         yield "From worst to best", f"{number(metric.worst, unit=metric.unit)} to {best}"
     if metric.kind and metric.threshold is not None:
         yield "Threshold", f"{metric.threshold:g} hidden success"
@@ -415,7 +389,7 @@ def _measure_facts(design: Design) -> Iterator[Fact]:
 def _rule_facts(design: Design) -> Iterator[Fact]:
     metric = design.metric
     looks = f" spent over {len(design.looks)} looks" if len(design.looks) > 1 else ""
-    yield "Test", f"{capital(TESTS[design.test])}, two-sided, alpha {design.alpha:g}{looks}"
+    yield "Test", f"{wording.capital(TESTS[design.test])}, two-sided, alpha {design.alpha:g}{looks}"
     if design.promise is not None:
         effect, power = format_size(design.promise.effect, metric), percent(design.promise.power)
         yield "Meant to see", f"a true difference of {effect} with probability {power}"

@@ -11,32 +11,16 @@ from dataclasses import dataclass
 from statistics import fmean, variance
 from typing import Final, Literal
 
-from studies.checks.conditions import (
-    count_without_signal,
-    describe_zero_lr_run,
-    find_confounders,
-    find_fault,
-    find_zero_lr_run,
-    list_unreported,
-)
+from studies.checks import conditions
+from studies.checks.conditions import describe_zero_lr_run, find_fault, find_zero_lr_run, list_unreported
 from studies.log.study import StudyState
 from studies.records.design import REWARD, SUCCESS, Design, Hypothesis, Metric
 from studies.records.runs import TRAINING_AREA, Conditions
 from studies.records.statements import metric_name
 from studies.records.verdict import PlannerMessage, Verdict, one_line, planner_label
+from studies.report import elements
 from studies.report.claims import warn_generated_rewards
-from studies.report.elements import (
-    Remark,
-    Table,
-    count_of,
-    format_mean,
-    format_spread,
-    is_mostly_cut,
-    is_rate,
-    note,
-    table,
-    threat,
-)
+from studies.report.elements import Remark, Table, count_of, is_mostly_cut, is_rate, note, table, threat
 from studies.report.evidence import BEFORE, Evidence
 from studies.report.prose import quote_held
 from studies.report.tables import warn_custom_environments, warn_sandboxes, what_differs
@@ -90,7 +74,7 @@ def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         )
     if state.design is None or not state.runs:
         return
-    between = find_confounders(state)
+    between = conditions.find_confounders(state)
     for name, fields in between.items():
         yield Remark("failed", f"The arms of {name} differ in more than its variable: {', '.join(fields)}.")
     if not between:
@@ -212,7 +196,7 @@ def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             f"{plural(len(state.superseded), 'earlier verdict')} came before the data were complete. Looking before "
             "the end raises the chance of a false finding if the study could have ended there."
         )
-    if counts := count_without_signal(state):
+    if counts := conditions.count_without_signal(state):
         said = ", ".join(f"{none} of {runs} with {arm}" for arm, (none, runs) in counts.items())
         yield threat(
             f"Runs that had nothing to learn from: {said}. In none of their steps did rewards differ within a group, "
@@ -386,7 +370,7 @@ def others_table(state: StudyState, evidence: Evidence) -> Table | None:
         whole = metric.kind == "area" and metric.threshold is None
         row = [f"{metric_name(metric)} (speed and level together)" if whole else metric_name(metric)]
         for values in arms.values():
-            mean, sd = format_mean(metric, values), format_spread(metric, values)
+            mean, sd = elements.format_mean(metric, values), elements.format_spread(metric, values)
             row.append(mean if sd == NONE else f"{mean} ({sd})")
         found = (_contrast(design, claim, metric, arms) for claim in design.hypotheses)
         rows.append([*row, *(_format_difference(other, metric) for other in found)])
