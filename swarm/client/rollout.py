@@ -27,19 +27,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from pydantic import ValidationError
 
 from swarm import errors
-from swarm.client.episode import (
-    Agent,
-    AgentFailed,
-    Episode,
-    EpisodeResult,
-    PlayFailed,
-    Result,
-    RolloutSummary,
-    TaskT,
-    UnusableReward,
-    WrongResult,
-    parse_reward,
-)
+from swarm.client import episode as episodes
+from swarm.client.episode import AgentFailed, Episode, EpisodeResult, Result, TaskT, UnusableReward, WrongResult
 from swarm.client.threads import background
 from swarm.client.transport import Transport
 from swarm.wire import TaskList, tasks_digest
@@ -358,15 +347,15 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
 class RolloutLoop(PlayLoop[Episode[Any], Result]):
     """The loop around an agent that plays single episodes."""
 
-    def __init__(self, agent: Agent, timeout_s: float, worst: Result = 0.0) -> None:
+    def __init__(self, agent: episodes.Agent, timeout_s: float, worst: Result = 0.0) -> None:
         super().__init__(agent, timeout_s)
         self._worst = worst
         self.results: list[EpisodeResult] = []
 
-    def summary(self) -> RolloutSummary:
+    def summary(self) -> episodes.RolloutSummary:
         """Return what was done."""
         results = self.results
-        return RolloutSummary(
+        return episodes.RolloutSummary(
             episodes=len(results),
             reward_mean=mean_of([result.reward for result in results]) or 0.0,
             success_mean=mean_of([float(result.success) for result in results if result.success is not None]),
@@ -380,7 +369,7 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
         self, episode: Episode[Any], sample: int, answer: Result, failed: Exception | None = None
     ) -> bool:
         """End the episode; send it again while the server cannot write it down, boots, or is away."""
-        reward, success = parse_reward(answer)
+        reward, success = episodes.parse_reward(answer)
         by_call, by_agent = (None if failed else getattr(answer, name, None) for name in ("by_call", "by_agent"))
         success = False if failed else success
         ended = await retry_until_ready(
@@ -406,7 +395,7 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
             EpisodeResult(episode.task.id, sample, reward, success, version, facts, ended.tokens, reason)
         )
         # One that broke before it called the model may do so each time.
-        if failed and ended.tokens == 0 and not isinstance(failed, PlayFailed):
+        if failed and ended.tokens == 0 and not isinstance(failed, episodes.PlayFailed):
             self._fail(failed)
         elif failed:
             self._failures_in_a_row = 0

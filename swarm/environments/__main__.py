@@ -33,37 +33,16 @@ from swarm.client import Agent, AgentFailed, AgentMisplays, AsyncSwarmClient
 from swarm.client.async_client import EPISODE_TIMEOUT_S
 from swarm.client.episode import EpisodeResult
 from swarm.client.transport import Transport
-from swarm.environments import processes
+from swarm.environments import play as playing
+from swarm.environments import processes, user_code
 from swarm.environments.base import Environment, Split, Task
 from swarm.environments.custom import check_tasks, read_tasks
 from swarm.environments.door import RemoteAgent, serve_plays
 from swarm.environments.loading import PlayableEnvironment, load_playable
 from swarm.environments.measuring import MOST_BYTES, bound_resource
-from swarm.environments.play import (
-    EvaluationsFile,
-    Transcripts,
-    agent_of,
-    choose_plays,
-    evaluate,
-    outcomes,
-    pending_evaluations,
-    require_version,
-    rounds,
-    worst_outcome,
-    write_json,
-)
+from swarm.environments.play import EvaluationsFile, Transcripts, agent_of, evaluate, outcomes, rounds, write_json
 from swarm.environments.registry import add_folder
-from swarm.environments.user_code import (
-    SLOTS,
-    Advantage,
-    Reward,
-    RewardFailed,
-    TaskWeights,
-    code_hash,
-    load,
-    load_agent,
-    report_failures,
-)
+from swarm.environments.user_code import SLOTS, Advantage, TaskWeights, code_hash, load, report_failures
 from swarm.errors import InvalidRequest, SwarmError
 from swarm.plugins import seconds
 
@@ -109,7 +88,7 @@ def main() -> int:
         asyncio.run(_cancel_on_sigterm(work(arguments, setup, token)))
     except AgentMisplays as error:
         return _fail(BAD_INPUT, str(error))
-    except (SwarmError, AgentFailed, RewardFailed, OSError) as error:
+    except (SwarmError, AgentFailed, user_code.RewardFailed, OSError) as error:
         return _fail(LOST, str(error))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _fail(INTERRUPTED, "interrupted; open episodes were given up")
@@ -148,9 +127,9 @@ def _load(arguments: argparse.Namespace) -> PlaySetup:
     else:
         tasks = tuple(environment.tasks(arguments.split))
     if arguments.agent or environment is None:
-        agent = report_failures(load_agent(arguments.agent))
+        agent = report_failures(user_code.load_agent(arguments.agent))
     else:
-        reward = Reward.load(slots["reward"]) if "reward" in slots else None
+        reward = user_code.Reward.load(slots["reward"]) if "reward" in slots else None
         own = [load(slots[name], name, takes=SLOTS[name]) if name in slots else None for name in ("prompt", "agent")]
         agent = agent_of(environment, reward, None, *own)
         agent = report_failures(agent) if slots or posed else agent
@@ -197,7 +176,7 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
     plays = Transcripts(kinds)
 
     def kept(results: Sequence[EpisodeResult]) -> list[dict[str, Any]]:
-        return plays.take(None if hidden else choose_plays(results, kinds, most))
+        return plays.take(None if hidden else playing.choose_plays(results, kinds, most))
 
     agent, name = setup.agent, setup.environment.name if setup.environment else None
     door = Transport(arguments.door or "")
@@ -212,13 +191,13 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
         play = partial(
             evaluate, client, agent, setup.tasks, concurrency=arguments.concurrency,
             timeout_s=arguments.timeout * (1 if arguments.door is None else 2),  # a player is out of time before
-            worst=worst_outcome(setup.environment),
+            worst=playing.worst_outcome(setup.environment),
         )  # fmt: skip
         if arguments.during:  # each time other tasks, until the job is finished
             file = EvaluationsFile(arguments.out)
-            async for version, episodes in pending_evaluations(client, arguments.episodes):
+            async for version, episodes in playing.pending_evaluations(client, arguments.episodes):
                 results = await play(episodes=episodes, seed=arguments.seed + version)
-                require_version(results, version)
+                playing.require_version(results, version)
                 if arguments.episodes in (None, episodes):  # else they are all there, and its server had forgotten some
                     write_json(arguments.out, file.add(outcomes(results, name, arguments.split, kept(results)) | knobs))
             summary: dict[str, Any] = {"evaluations": len(file)}

@@ -28,27 +28,9 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from swarm.environments import custom, loading
 from swarm.environments.base import Demonstration, Environment, Game, Knob, Split, Task, split_of
-from swarm.environments.custom import (
-    DEMONSTRATIONS,
-    LONGEST_ID,
-    MOST_GIVEN_BYTES,
-    CodeSource,
-    demonstrations_to_json,
-    from_json,
-    is_whole,
-    problem,
-    to_json,
-    words,
-)
-from swarm.environments.loading import (
-    ADD_PACKAGE,
-    PlayableEnvironment,
-    load_playable,
-    load_source,
-    names_splits,
-    read_lines,
-)
+from swarm.environments.custom import LONGEST_ID, MOST_GIVEN_BYTES, CodeSource, from_json, problem, words
 from swarm.environments.measuring import MOST_BYTES, MOST_FILE_BYTES, Bounds, Tell, UntrainedPlays, bound_resource
 from swarm.environments.play import chat_messages
 from swarm.environments.processes import watch_parent
@@ -179,7 +161,7 @@ def _sound_tasks(tasks: Iterable[Task], name: str, split: Split) -> Iterator[Tas
             )
         if not isinstance(task.id, str) or not 0 < len(task.id) <= LONGEST_ID:
             raise InvalidRequest(f"expected ids of 1 to {LONGEST_ID} characters in {name}; found {task.id!r:.80}")
-        if not is_whole(task.id) or not isinstance(task.kind, str) or not isinstance(task.data, dict):
+        if not custom.is_whole(task.id) or not isinstance(task.kind, str) or not isinstance(task.data, dict):
             raise InvalidRequest(
                 f"expected a text of whole characters as the id, a dict as the data, and a text as the kind of each "
                 f"task in {name}; found {task!r:.120}"
@@ -219,7 +201,7 @@ def write_tasks(
                     f"expected whole plays with answers of {environment.name}.imitate; found {play.messages!r:.80}; "
                     "return messages"
                 )
-        (out / DEMONSTRATIONS).write_text(demonstrations_to_json(plays), encoding="utf-8")
+        (out / custom.DEMONSTRATIONS).write_text(custom.demonstrations_to_json(plays), encoding="utf-8")
     return {
         **facts, "drawn_by": way, "splits": {split: len(tasks) for split, tasks in drawn.items()},
         ASKED: sum(environment.sizes.values()) if way == "seeds" else 0,
@@ -229,11 +211,11 @@ def write_tasks(
 
 def write_lines(environment: Environment, name: str, lines: Path, out: Path) -> dict[str, Any]:
     """Write the tasks of a file of lines, which a reward function judges; return what a manifest says."""
-    found = read_lines(lines)
+    found = loading.read_lines(lines)
     environment.name = name  # type: ignore[misc]  # of each one its own
     environment.title = f"the tasks of {lines.name}"  # type: ignore[misc]
     parts: dict[str, Any] = {"records": lambda _: [task for task, _ in found]}
-    if names_splits(found):
+    if loading.names_splits(found):
         parts = {"tasks": lambda _, split: [task for task, own in found if own == split]}
     way, drawn = draw(type("Given", (Environment,), {"name": name, **parts})(), b"", _SPLIT_LINES)
     _write(drawn, out)
@@ -245,7 +227,7 @@ def write_lines(environment: Environment, name: str, lines: Path, out: Path) -> 
 def _write(drawn: TaskSplits, out: Path) -> None:
     (out / "tasks").mkdir(parents=True, exist_ok=True)
     for split, tasks in drawn.items():
-        (out / "tasks" / f"{split}.json").write_text(to_json(tasks), encoding="utf-8")
+        (out / "tasks" / f"{split}.json").write_text(custom.to_json(tasks), encoding="utf-8")
 
 
 async def probe(environment: Environment, tasks: Mapping[Split, tuple[Task, ...]], play_s: float = PLAY_S) -> bool:
@@ -380,14 +362,14 @@ def main() -> int:
                     _measure(arguments, tell)
                 case "draw":
                     source = CodeSource.model_validate_json(arguments.source)
-                    environment = load_source(source, arguments.code)
+                    environment = loading.load_source(source, arguments.code)
                     if arguments.lines:
                         tell(write_lines(environment, arguments.name, arguments.lines, arguments.out))
                     else:
                         remedy = "choose options that give more" if source.kind == "adapter" else OWN_SPLITS
                         tell(write_tasks(environment, secret, arguments.out, remedy, arguments.play_seconds))
                 case _:
-                    environment = load_source(CodeSource.model_validate_json(arguments.source), arguments.code)
+                    environment = loading.load_source(CodeSource.model_validate_json(arguments.source), arguments.code)
                     if not hasattr(environment, "name"):
                         environment.name = "environment"  # type: ignore[misc]  # a reward function's has none by itself
                     tasks = {split: from_json((arguments.tasks / f"{split}.json").read_bytes()) for split in SPLITS}
@@ -397,7 +379,7 @@ def main() -> int:
         except InvalidRequest as error:
             reason = str(error)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever foreign code raises
-            remedy = ADD_PACKAGE if isinstance(error, ModuleNotFoundError) else "mend it"
+            remedy = loading.ADD_PACKAGE if isinstance(error, ModuleNotFoundError) else "mend it"
             said = f"{type(error).__name__}: {error}{describe_place(error)}"
             reason = f"the environment's code raised {said}; {remedy}"
         tell({REFUSED: " ".join(reason.split())})
@@ -406,8 +388,8 @@ def main() -> int:
 
 def _measure(arguments: argparse.Namespace, tell: Tell) -> None:
     add_folder(arguments.environments)
-    environment = load_playable(arguments.environment)
-    code = environment.played if isinstance(environment, PlayableEnvironment) else environment
+    environment = loading.load_playable(arguments.environment)
+    code = environment.played if isinstance(environment, loading.PlayableEnvironment) else environment
     tasks = [*environment.tasks("train"), *environment.tasks("search")]
     bounds = Bounds(arguments.plays, arguments.seconds, arguments.answers)
     asyncio.run(UntrainedPlays(environment, code, tasks, bounds).run(tell))

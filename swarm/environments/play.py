@@ -23,19 +23,10 @@ from typing import Any, Final
 from swarm.client import Agent, AsyncSwarmClient, Episode, EpisodeResult
 from swarm.client.episode import Result
 from swarm.client.rollout import ENGINE_OFF_S
+from swarm.environments import user_code
 from swarm.environments.base import Environment, Game, Message, Outcome, PlainEnvironment, PlainGame, Split, Task
 from swarm.environments.registry import get_environment
-from swarm.environments.user_code import (
-    SLOTS,
-    Advantage,
-    Reward,
-    RewardFailed,
-    TaskWeights,
-    call,
-    call_slot,
-    finite,
-    load,
-)
+from swarm.environments.user_code import SLOTS, Advantage, Reward, RewardFailed, TaskWeights, call, call_slot, load
 from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest, ServerFailed, Unreachable
 from swarm.wire import ServerState
 
@@ -344,7 +335,7 @@ def judge_outcome(environment: Environment, outcome: Outcome) -> Outcome:
 
 
 def _finite(value: Any, what: str) -> float:
-    if (number := finite(value)) is None:
+    if (number := user_code.finite(value)) is None:
         raise RewardFailed(f"expected a finite number as the {what} of a play, found {value!r:.80}")
     return number
 

@@ -24,25 +24,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import ClassVar, Final, Self
 
-from swarm.environments.base import (
-    MAX_TURNS,
-    PLAYER_TURNS,
-    Environment,
-    Knob,
-    Message,
-    Outcome,
-    PlainEnvironment,
-    PlainGame,
-    Task,
-    Tool,
-    ToolUse,
-    calling,
-    calls_of,
-    said,
-    text_of,
-    tool,
-    tool_result,
-)
+from swarm.environments import base
+from swarm.environments.base import MAX_TURNS, PLAYER_TURNS, Environment, Knob, Message, Outcome, Task, said, text_of
 from swarm.environments.custom import CustomEnvironment, is_custom
 from swarm.errors import InvalidRequest
 
@@ -51,7 +34,7 @@ _SLIPS = (-10, -1, 1, 10)
 _NUMBER = re.compile(r"\d+")
 
 
-class _SolvedGame(PlainGame):
+class _SolvedGame(base.PlainGame):
     """A play that is worth 1 where it is solved, and 0 else."""
 
     _success = False
@@ -75,7 +58,7 @@ class ArithGame(_SolvedGame):
         return []
 
 
-class Arith(PlainEnvironment):
+class Arith(base.PlainEnvironment):
     """Add two numbers."""
 
     name = "arith"
@@ -112,7 +95,7 @@ _ATTENTIVE = 0.7
 _JITTER = 1
 
 
-class GuessGame(PlainGame):
+class GuessGame(base.PlainGame):
     """One play: so many guesses at a secret in [low, high]; a hint sums up all of them, or is of the last one alone."""
 
     def __init__(self, low: int, high: int, secret: int, guesses: int = GUESSES, hint: str = "bounds") -> None:
@@ -155,7 +138,7 @@ class GuessGame(PlainGame):
         return Outcome(reward=0.5 * (1.0 - missing), success=False)
 
 
-class Guess(PlainEnvironment):
+class Guess(base.PlainEnvironment):
     """Find a number with higher/lower feedback."""
 
     name = "guess"
@@ -222,7 +205,7 @@ _MARKET_RIGHT = 0.55
 
 
 _OFFERED = tuple(
-    tool(name, f"The {name} of an item.", item="string") for name in ("price", "stock", "weight", "origin")
+    base.tool(name, f"The {name} of an item.", item="string") for name in ("price", "stock", "weight", "origin")
 )
 """The first is of use."""
 
@@ -233,7 +216,7 @@ class MarketGame(_SolvedGame):
     def __init__(self, item: str, delivery: int, prices: Mapping[str, int], turns: int = TURNS, tools: int = 1) -> None:
         self._item, self._delivery, self._prices = item, delivery, prices
         self._left = turns
-        self.tools: Sequence[Tool] = _OFFERED[:tools]
+        self.tools: Sequence[base.Tool] = _OFFERED[:tools]
 
     def opening(self) -> list[Message]:
         return [{"role": "user", "content": f"{self._item}, delivery {self._delivery}"}]
@@ -242,15 +225,15 @@ class MarketGame(_SolvedGame):
         if self._left == 0:
             return []
         self._left -= 1
-        calls = calls_of(message)
+        calls = base.calls_of(message)
         if calls and self._left:
-            return [tool_result(call, self._result(call)) for call in calls]
+            return [base.tool_result(call, self._result(call)) for call in calls]
         self._left = 0
         total = self._prices[self._item] + self._delivery
         self._success = not calls and _NUMBER.findall(text_of(message)) == [str(total)]
         return []
 
-    def _result(self, call: ToolUse) -> str:
+    def _result(self, call: base.ToolUse) -> str:
         if call.error:
             return call.error
         if call.name != "price":
@@ -259,7 +242,7 @@ class MarketGame(_SolvedGame):
         return str(self._prices.get(str(call.arguments.get("item")), "no such item"))
 
 
-class Market(PlainEnvironment):
+class Market(base.PlainEnvironment):
     """Look a price up and say the total."""
 
     name = "market"
@@ -289,7 +272,7 @@ class Market(PlainEnvironment):
     def oracle(self, task: Task, messages: Sequence[Message]) -> Message | str:
         if any(message["role"] == "tool" for message in messages):
             return str(task.data["prices"][task.data["item"]] + task.data["delivery"])
-        return calling("price", item=task.data["item"])
+        return base.calling("price", item=task.data["item"])
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
         """Return a play by a hasty buyer, who often guesses the price, asks for another item's, or adds wrongly."""
@@ -297,7 +280,7 @@ class Market(PlainEnvironment):
         messages, price = game.opening(), rng.randint(1, _DEAREST)
         if rng.random() < _ASKS:
             item = task.data["item"] if rng.random() < _HEEDS else rng.choice(ITEMS)
-            call = calling("price", item=item)
+            call = base.calling("price", item=item)
             messages += [call, *game.answer(call)]
             price = task.data["prices"][item]
         slip = 0 if rng.random() < _MARKET_RIGHT else rng.choice(_SLIPS)
@@ -332,7 +315,7 @@ class WordsGame(_SolvedGame):
         return []
 
 
-class WordsAndSums(PlainEnvironment):
+class WordsAndSums(base.PlainEnvironment):
     """Say the last of three words, or the sum of two digits."""
 
     name = "words"
@@ -365,7 +348,7 @@ class WordsAndSums(PlainEnvironment):
         return [*self.game(task).opening(), said(answer)]
 
 
-BUILT_IN: Final[Mapping[str, PlainEnvironment]] = {
+BUILT_IN: Final[Mapping[str, base.PlainEnvironment]] = {
     each.name: each for each in (Guess(), Arith(), WordsAndSums(), Market())
 }
 

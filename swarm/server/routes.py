@@ -24,29 +24,12 @@ from swarm.dialects.responses import RESPONSES
 from swarm.errors import NotFound
 from swarm.job import Job
 from swarm.rollout.keys import Claims
+from swarm.server import http, watching
 from swarm.server.connections import FailureLimiter
-from swarm.server.http import (
-    KEY_HEADER,
-    REFUSALS,
-    ControlRoute,
-    Guard,
-    Permission,
-    cancel_on_disconnect,
-    error_responses,
-    json_response,
-)
+from swarm.server.http import ControlRoute, Guard, Permission, error_responses, json_response
 from swarm.server.model_endpoint import CHAT_PATH, PLAYING, BundleAnswer, CountEndpoint, ModelEndpoint, lease_of
 from swarm.server.service import SwarmServer
-from swarm.server.watching import (
-    LISTED,
-    MOST_LISTED,
-    PROMETHEUS,
-    HistoryQuery,
-    Inspection,
-    exposition,
-    history,
-    snapshot_of,
-)
+from swarm.server.watching import LISTED, MOST_LISTED, Inspection
 from swarm.snapshot import HistoryPage, Snapshot
 
 
@@ -133,7 +116,7 @@ async def status(server: Server) -> wire.Status:
 @router.post("/episodes", dependencies=PLAYERS, responses=LOST)
 async def begin(body: wire.BeginRequest, request: Request, server: Server) -> wire.Lease:
     """Ask for a lease on one episode of a task."""
-    with cancel_on_disconnect(request.scope):
+    with http.cancel_on_disconnect(request.scope):
         return await lease_of(server, body, request)
 
 
@@ -230,19 +213,19 @@ async def make_key(body: wire.KeyRequest, server: Server) -> wire.RoleKey:
 )
 async def metrics(server: Server) -> Response:
     """Return Prometheus' text format."""
-    return Response(exposition(server), media_type=PROMETHEUS)
+    return Response(watching.exposition(server), media_type=watching.PROMETHEUS)
 
 
 @router.get("/snapshot", dependencies=ANYONE)
 async def snapshot(server: Server) -> Snapshot:
     """Return what the server does at a glance, bounded."""
-    return snapshot_of(server)
+    return watching.snapshot_of(server)
 
 
 @router.get("/history", dependencies=ANYONE, name="history")
-async def finished_steps(query: Annotated[HistoryQuery, Query()], server: Server) -> HistoryPage:
+async def finished_steps(query: Annotated[watching.HistoryQuery, Query()], server: Server) -> HistoryPage:
     """Return what finished steps measured, page by page."""
-    return await history(server, query)
+    return await watching.history(server, query)
 
 
 @router.get("/streams", dependencies=ANYONE)
@@ -383,7 +366,7 @@ def make_app(server: SwarmServer) -> FastAPI:
     app = _App(openapi_url=None, redirect_slashes=False)
     app.state.server = server
     app.state.chat = chat = ModelEndpoint(server, CHAT)
-    for kind, handler in REFUSALS.items():
+    for kind, handler in http.REFUSALS.items():
         app.add_exception_handler(kind, handler)
     app.state.failures = failures = FailureLimiter()
     app.add_middleware(Guard, keys=server.keys, failures=failures)
@@ -396,7 +379,7 @@ def make_app(server: SwarmServer) -> FastAPI:
     )
     for path, endpoint in endpoints:
         anthropic = path.startswith("/v1/messages")
-        key_header = KEY_HEADER if anthropic else None
+        key_header = http.KEY_HEADER if anthropic else None
         app.lean[path] = Guard(endpoint, server.keys, failures, endpoint.tell, key_header)
         app.router.routes.append(Route(path, endpoint=app.lean[path], methods=["POST"]))
         if anthropic:  # its client may have been given a base URL with `/v1`
