@@ -273,7 +273,7 @@ def python_path(home: Home, source: CodeSource, requirements: str, note: Note) -
 
 def how_to_install_apart(home: Home, address: str) -> str:
     scheme = str(scheme_of(address))
-    return f"pip install --target {home.packages / scheme} '{ADAPTERS[scheme].requirement}'"
+    return f"pip install --target {home.packages / scheme} {ADAPTERS[scheme].command}"
 
 
 def load_environment(text: str, reward: str | None, home: Home, note: Note, play_s: float | None = None) -> Environment:

@@ -30,6 +30,12 @@ class Adapter:
     requirement: str
     """What pip is asked for."""
     example: str
+    install: str = ""
+    """What is typed after `pip install`, where that is more than the requirement."""
+
+    @property
+    def command(self) -> str:
+        return self.install or f"'{self.requirement}'"
 
 
 ADAPTERS: Final[Mapping[str, Adapter]] = {
@@ -40,6 +46,16 @@ ADAPTERS: Final[Mapping[str, Adapter]] = {
     "gymnasium": Adapter(
         "gymnasium_toys", "gymnasium", "gymnasium==1.4.0", "gymnasium:FrozenLake-v1?is_slippery=false"
     ),
+    "verifiers": Adapter("verifiers_tasks", "verifiers", "verifiers==0.4.0", "verifiers:my_taskset?agent.max_turns=4"),
+    "openenv": Adapter("openenv_server", "aiohttp", "aiohttp>=3.14", "openenv:http://127.0.0.1:8000"),
+    "bfcl": Adapter(
+        "bfcl_tasks",
+        "bfcl_eval",
+        "bfcl-eval==2026.3.23",
+        "bfcl:multi_turn_base",
+        "--no-deps bfcl-eval==2026.3.23 mpmath==1.3.0",
+    ),
+    "tau2": Adapter("tau2_tasks", "inspect_evals", "inspect-evals==0.26.0", "tau2:airline"),
 }
 """By the scheme of their addresses."""
 FEWEST_TASKS: Final = 16
@@ -74,8 +90,7 @@ def adapt(address: str) -> Environment:
             importlib.import_module(adapter.package)
         except ModuleNotFoundError as error:
             raise InvalidRequest(
-                f"expected the package {error.name} for {address}; it is not installed: "
-                f"pip install '{adapter.requirement}'"
+                f"expected the package {error.name} for {address}; it is not installed: pip install {adapter.command}"
             ) from error
         made: Environment = importlib.import_module(f"swarm.environments.{adapter.module}").make(name, options)
     made.name = slug(address)  # type: ignore[misc]  # of each one its own

@@ -313,7 +313,7 @@ def tool_result(call: ToolUse, text: str) -> Message:
     return {"role": "tool", "tool_call_id": call.id, "content": text}
 
 
-def calling(name: str, call_id: str = "call-1", **arguments: Any) -> Message:
+def calling(name: str, call_id: str = "call-1", /, **arguments: Any) -> Message:
     """Return the message of a policy that calls a tool; for oracles and demonstrations."""
     function = {"name": name, "arguments": json.dumps(arguments)}
     return {
