@@ -361,5 +361,5 @@ def test_splits_have_about_their_shares_and_are_fixed_for_good() -> None:
 def test_a_missing_package_is_told_with_the_line_to_type(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     adapter = ADAPTERS[scheme]
     monkeypatch.setitem(sys.modules, adapter.package, None)
-    with refused(InvalidRequest, adapter.package, adapter.example, f"pip install '{adapter.requirement}'"):
+    with refused(InvalidRequest, adapter.package, adapter.example, f"pip install {adapter.command}"):
         adapt(adapter.example)
