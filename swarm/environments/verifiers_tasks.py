@@ -37,8 +37,8 @@ class VerifiersTasks(Environment):
 
     @cached_property
     def _data(self) -> Sequence[Mapping[str, Any]]:
-        first = itertools.islice(self._environment.taskset, sum(self.sizes.values()))  # it may have no end
-        return [one.data.model_dump(mode="json", exclude_defaults=True, exclude={"idx"}) for one in first]
+        tasks = itertools.islice(self._environment.taskset, sum(self.sizes.values()))  # they may have no end
+        return [one.data.model_dump(mode="json", include=_given(one.data)) for one in tasks]
 
     def generate(self, seed: int) -> Task:
         index = seed % len(self._data)
@@ -86,6 +86,14 @@ class VerifiersTasks(Environment):
                 await asyncio.Event().wait()
         except Exception as error:  # noqa: BLE001  # of whatever a taskset starts; its plays fail by it
             ready.set_exception(error)
+
+
+def _given(data: Any) -> set[str]:
+    """Return the fields of a task that say something: what lies in them is whole, as messages need their roles."""
+    fields = type(data).model_fields.items()
+    return {name for name, field in fields if getattr(data, name) != field.get_default(call_default_factory=True)} - {
+        "idx"
+    }
 
 
 def _client(endpoint: Any, keys: Mapping[str, str]) -> Any:

@@ -58,7 +58,8 @@ class Sums(vf.Taskset[SumTask, SumsConfig]):
     def load(self):
         for a in range(20):
             for b in range(10):
-                data = Data(prompt=f"{a} + {b}", system_prompt="Say the sum.", answer=str(a + b))
+                asked = [vf.UserMessage(content=f"{a} + {b}")]
+                data = Data(prompt=asked, system_prompt="Say the sum.", answer=str(a + b))
                 yield SumTask(data, self.config.task)
 
 __all__ = ["Sums"]
