@@ -186,6 +186,7 @@ def make(name: str, options: Mapping[str, Any]) -> VerifiersTasks:
         for role in roles:
             usual = {"runtime": {"type": "subprocess"}, "harness": {"id": chat if bundled == "bash" else bundled}}
             settings[role] = usual | settings.get(role, {})
+            settings[role].get("client", {}).setdefault("type", "eval")
         environment = load_environment(resolve_env_config(settings))
         next(iter(environment.taskset))
         if len(free) != 1:

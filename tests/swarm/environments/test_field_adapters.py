@@ -173,6 +173,16 @@ async def test_verifiers_plays_each_task_with_its_own_key_its_tools_and_its_rubr
     assert {key for _, key in asked[1:]} == {"key-13", "key-25"}
 
 
+async def test_the_policy_plays_the_role_of_verifiers_that_has_no_client_of_its_own(
+    taskset: str, asked: list[tuple[str, str]]
+) -> None:
+    url = asked[0][1]
+    user = f"user.client.base_url={url}/customer/v1&user.model=sim&done_marker=%23%23%23STOP%23%23%23"
+    (outcome,) = await play(adapt(f"verifiers:{taskset}?id=user-sim&{user}"), [13], f"{url}/agent/v1")
+    assert outcome == Outcome(0.0, facts={"right": 0.0, "turns": 1.0, "user_turns": 2.0})
+    assert asked[1:] == [("customer", "EMPTY"), ("agent", "key-13"), ("customer", "EMPTY")]
+
+
 async def test_a_play_that_verifiers_cannot_end_fails_in_one_line(taskset: str, asked: list[tuple[str, str]]) -> None:
     with pytest.raises(RuntimeError, match=r"could not end the play: .*boom"):
         await play(adapt(f"verifiers:{taskset}"), [1], f"{asked[0][1]}/broken/v1")
