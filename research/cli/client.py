@@ -19,16 +19,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from research.agents.request import (
-    AgentArgument,
-    AgentFiles,
-    AgentRequest,
-    RunOptions,
-    TasksOption,
-    check_evaluated,
-    check_ready,
-    select_tasks,
-)
+from research.agents import request as agent_request
+from research.agents.request import AgentArgument, AgentFiles, AgentRequest, RunOptions, TasksOption, check_ready
 from research.agents.run import AgentResult, AgentRun, choose_place, job_status, perform
 from research.cli.app import Json, answer, console, make_table, print_json, takes_options
 from research.cli.episodes import episode_screen
@@ -150,7 +142,7 @@ def debug(
     at = connect_server(server, role="client", home=home)
     job = check_ready(at, train=False)
     environment = bring_environment(environment, home)
-    whose, _, known = select_tasks(environment, tasks, job, own_agent=agent is not None, evaluated=False)
+    whose, _, known = agent_request.select_tasks(environment, tasks, job, own_agent=agent is not None, evaluated=False)
     chosen = known[0] if task is None else next((each for each in known if each.id == task), None)
     if chosen is None:
         some = ", ".join(each.id for each in known[:5])
@@ -380,8 +372,8 @@ def run(
     at = connect_server(asked.server, role="client", home=home)
     job = check_ready(at, train=not asked.evaluate, stream=None if asked.evaluates else asked.stream)
     if asked.evaluations:
-        check_evaluated(job)
-    whose, split, chosen = select_tasks(
+        agent_request.check_evaluated(job)
+    whose, split, chosen = agent_request.select_tasks(
         bring_environment(asked.environment, home), asked.tasks, job, own_agent=files is not None,
         evaluated=asked.evaluates,
     )  # fmt: skip

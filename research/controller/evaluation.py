@@ -13,14 +13,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, cast
 
 from research.controller.built_designs import PREDICTED, build_replication, price_exploration
-from research.design.compiler import (
-    CompiledDesign,
-    DesignCompiler,
-    PricedExploration,
-    accept_hypotheses,
-    collect_code,
-    seed_source,
-)
+from research.design import compiler as compilers
+from research.design.compiler import CompiledDesign, DesignCompiler, accept_hypotheses, collect_code, seed_source
 from research.errors import BadInput, DesignRefused, PlannerFailed, TopicDeclined
 from research.installation.base_job import find_fixed_fields
 from research.planners.context import NO_CODE_NOW, Briefing, Planner, PlannerContext, PlannerTurn, field_specs
@@ -322,7 +316,7 @@ class ActionCheck:
                 raise DesignRefused("code: expected another text than the one that crashed, in the form which it had")
             self._inputs.check_code([(crash["slot"], source)], crash["environment"], blind=True)
 
-    def price_exploration(self, action: actions.Explore) -> PricedExploration:
+    def price_exploration(self, action: actions.Explore) -> compilers.PricedExploration:
         inputs = self._inputs
         if inputs.explored is None:
             raise DesignRefused("expected a question; found an exploration, and none can be made here")

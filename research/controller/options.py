@@ -15,15 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from research.controller.mirror import WandbMirror
 from research.controller.session import PLANNER_OPTIONS, StudyRequest, capacity_for, require_here
 from research.controller.wandb import OnlineLogging, wandb_login
-from research.design.comparison import (
-    DEFAULT_ANALYSES,
-    DEFAULT_POWER,
-    DEFAULT_REPAIRS,
-    LEAST_EPISODES,
-    MOST_ANALYSES,
-    MOST_EPISODES,
-    StatisticalRequirements,
-)
+from research.design import comparison as comparisons
+from research.design.comparison import DEFAULT_POWER, DEFAULT_REPAIRS, LEAST_EPISODES, MOST_ANALYSES, MOST_EPISODES
 from research.design.pricing import Estimates
 from research.environments.catalog import HOW, find_entry_points, requirements_of
 from research.environments.install import load_environment
@@ -160,7 +153,7 @@ class StudyOptions(BaseModel):
     )] = None  # fmt: skip
     looks: Annotated[int, *_option(
         "Most times the data are analysed; 1 for once, at the end.", form={"minimum": 1, "maximum": MOST_ANALYSES}
-    )] = DEFAULT_ANALYSES  # fmt: skip
+    )] = comparisons.DEFAULT_ANALYSES  # fmt: skip
     repairs: Annotated[int, *_option(
         "How often a planner with a language model may repair code that crashes early in training; all arms then begin "
         "anew (docs/slots.md).", form={"minimum": 0, "maximum": MOST_REPAIRS},
@@ -295,7 +288,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     by_rules = bool(topic.strip()) and asked.planner == RulesPlanner.name
     effect = None if by_rules and metric is None else asked.effect  # whose range is known once the topic is read
     power = DEFAULT_POWER if asked.power is None else asked.power
-    requirements = StatisticalRequirements(
+    requirements = comparisons.StatisticalRequirements(
         effect, power, asked.looks, asked.episodes, metric, asked.rounds, asked.repairs, asked.power is not None,
         asked.extend_to,
     )  # fmt: skip
