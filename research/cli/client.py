@@ -305,7 +305,11 @@ def env(
         about, _, needs = text.partition("\n")[0].removeprefix('"""').partition(" Its job needs ")
         rows.append({"name": each, "about": about, "needs": needs.rstrip(".")})
     if name is None:
-        answer(json, rows, make_table(("name", "about", "its job needs"), [[*row.values()] for row in rows], wraps=("about",)))
+        answer(
+            json,
+            rows,
+            make_table(("name", "about", "its job needs"), [[*row.values()] for row in rows], wraps=("about",)),
+        )
         return
     chosen = {"claude-code": "claude"}.get(name, name)
     if chosen not in files:
