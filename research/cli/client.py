@@ -298,24 +298,20 @@ def env(
         ajet client env
         ajet client env langgraph > my_agent/agent.py
     """
-    names = sorted(path.stem for path in PRESETS.glob("*.txt"))
-    files = {each: (PRESETS / f"{each}.txt").read_text(encoding="utf-8") for each in names}
-    rows = []
-    for each, text in files.items():
-        about, _, needs = text.partition("\n")[0].removeprefix('"""').partition(" Its job needs ")
-        rows.append({"name": each, "about": about, "needs": needs.rstrip(".")})
+    files = {path.stem: path.read_text(encoding="utf-8") for path in PRESETS.glob("*.txt")}
+    presets = {}
+    for each in sorted(files):
+        about, _, needs = files[each].partition("\n")[0].removeprefix('"""').partition(" Its job needs ")
+        presets[each] = {"name": each, "about": about, "needs": needs.rstrip(".")}
     if name is None:
-        answer(
-            json,
-            rows,
-            make_table(("name", "about", "its job needs"), [[*row.values()] for row in rows], wraps=("about",)),
-        )
+        rows = (list(preset.values()) for preset in presets.values())
+        answer(json, list(presets.values()), make_table(("name", "about", "its job needs"), rows, wraps=("about",)))
         return
     chosen = {"claude-code": "claude"}.get(name, name)
-    if chosen not in files:
-        raise BadInput(f"expected one of {', '.join(names)}; found {name[:60]!r}{did_you_mean(name, names)}")
+    if chosen not in presets:
+        raise BadInput(f"expected one of {', '.join(presets)}; found {name[:60]!r}{did_you_mean(name, presets)}")
     if json:
-        print_json({**next(row for row in rows if row["name"] == chosen), "file": files[chosen]})
+        print_json({**presets[chosen], "file": files[chosen]})
     else:
         sys.stdout.write(files[chosen])
 
