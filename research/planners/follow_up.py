@@ -8,8 +8,10 @@ question is asked once; one that code refuses is followed by the next.
 """
 
 import math
+import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib import resources
 from typing import Any, NamedTuple
 
 from research.errors import BadTopic, DesignRefused
@@ -43,44 +45,7 @@ UNDIRECTED = 0.5
 """Probability given to a claim that the topic itself leaves open."""
 _A_LITTLE = 0.01
 """How far an interval reaches into the direction of a claim that its prior thinks little of."""
-_PRIORS = {
-    "steps": Prior(0.0, 0.25, 0.7, 0.02, "More updates on more episodes move the policy further before it levels off."),
-    "episodes_per_step": Prior(0.0, 0.15, 0.45, 0.05, "More episodes in a batch give a less noisy gradient."),
-    "group_size": Prior(
-        -0.05, 0.15, 0.35, 0.1,
-        "A larger group gives each episode a less noisy baseline, and fewer groups are constant; it leaves fewer "
-        "different tasks in a batch.",
-    ),
-    "learning_rate": Prior(-0.1, 0.25, 0.5, 0.15, "Larger updates learn faster until they become unstable."),
-    "temperature": Prior(-0.15, 0.1, 0.15, 0.3, "Hotter sampling explores more, but also acts worse while it learns."),
-    "epochs": Prior(-0.05, 0.2, 0.4, 0.1, "Reusing a batch makes more updates of the same data, at some staleness."),
-    "minibatches": Prior(-0.05, 0.2, 0.35, 0.1, "More optimiser steps per batch move further, with noisier gradients."),
-    "clip_ratio": Prior(-0.05, 0.05, 0.1, 0.1, "Clipping binds only when a batch is used for more than one update."),
-    "kl_coef": Prior(-0.2, 0.02, 0.03, 0.45, "A penalty towards the initial policy holds back what is to be learned."),
-    "entropy_coef": Prior(-0.1, 0.08, 0.1, 0.2, "An entropy bonus keeps exploring, at the cost of exploiting."),
-    "algorithm": Prior(
-        -0.1, 0.1, 0.15, 0.15,
-        "Algorithms differ in the baseline, in how tokens weigh and in what is clipped: small differences while the "
-        "batches are on-policy.",
-    ),
-    "lr_schedule": Prior(
-        -0.12, 0.12, 0.15, 0.15, "A falling step size settles the policy at the end and learns less on the way."
-    ),
-    "clip_ratio_high": Prior(
-        -0.05, 0.06, 0.1, 0.1, "More room upwards lets rare good tokens grow, where a batch is used more than once."
-    ),
-    "kl_estimator": Prior(-0.08, 0.08, 0.1, 0.1, "Estimates of one divergence pull towards the initial policy alike."),
-    "lora_rank": Prior(-0.2, 0.1, 0.15, 0.35, "An adapter trains fewer directions of the weights than all of them."),
-    "max_staleness": Prior(
-        -0.15, 0.05, 0.05, 0.3, "Older tokens point where an older policy should have gone; what is won is time."
-    ),
-    "rollout_correction": Prior(
-        -0.08, 0.08, 0.1, 0.1, "Weighing stale tokens by their present probability removes bias and adds noise."
-    ),
-    "normalize_advantage": Prior(
-        -0.05, 0.15, 0.3, 0.1, "Dividing by the group's deviation enlarges the updates from rarely solved tasks."
-    ),
-}  # fmt: skip
+_PRIORS: Mapping[str, Any] = tomllib.loads(resources.files(__package__).joinpath("priors.toml").read_text("utf-8"))
 
 UNSEEN_CONFOUNDERS: Mapping[str, tuple[str, ...]] = {
     "kl_coef": ("less movement in all, which fewer steps would bring about as well",),
@@ -97,7 +62,8 @@ def predict_best(fields: Sequence[str]) -> tuple[float, float, float]:
 
 
 def find_prior(field: str) -> Prior:
-    return _PRIORS.get(field, Prior(-0.15, 0.15, 0.2, 0.2, "No prior knowledge of this field."))
+    known = _PRIORS.get(field)
+    return Prior(**known) if known else Prior(-0.15, 0.15, 0.2, 0.2, "No prior knowledge of this field.")
 
 
 def predict(field: str, *, rises: bool, claim: Claim | None) -> tuple[float, float, float]:

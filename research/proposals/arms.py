@@ -6,9 +6,11 @@ start, no violation. Proposals name models by name, and no planner can have anot
 """
 
 import re
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from itertools import combinations
 from typing import Annotated, Any, Final, Self
 
@@ -22,7 +24,7 @@ from studies.checks.conditions import find_differing_fields, flatten
 from studies.records.base import JsonValue, canonical, digest
 from studies.records.design import BUILT_IN, CONFIGURATION, KNOB, MODEL, NO_CODE, SLOTS, Arm, Hypothesis
 from studies.records.statements import model_name, setting
-from swarm.environments.base import MAX_TURNS, Environment, Knob
+from swarm.environments.base import Environment, Knob
 from swarm.environments.registry import environments
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel, default_learning_rate, tunables
@@ -159,28 +161,12 @@ def field_value(name: str, value: Scalar) -> Scalar:
     return _validate(name, value)  # type: ignore[no-any-return]
 
 
-_NO_VARIABLES: Mapping[frozenset[str], str] = {
-    frozenset({"seed", "seeds"}): "seeds are drawn by the harness after the lock, and nobody chooses them",
-    frozenset({"metric", "gain", "improvement", "ratio", "speedup", "success", "hidden", "success_gain"}): (
-        "every run is judged by its share of hidden tasks solved; a gain or a ratio has a noise of its own, which no "
-        "bank knows"
-    ),
-    frozenset({"warm_start", "warm_start_steps", "checkpoint", "initial_policy", "init_from"}): (
-        "all arms begin with the same weights, as a head start would be taken for the effect, unless whole models are "
-        "compared by what they gain (--vary model=DIR1,DIR2)"
-    ),
-    frozenset({"early_stopping", "early_stop", "patience", "max_seconds", "time_limit"}): (
-        "all arms train to the end, as a control that is stopped early loses by that alone"
-    ),
-    frozenset({"episodes", "evaluation_episodes", "eval_episodes", "evaluation", "split"}): (
-        "all arms are measured on as many hidden episodes, as many as the study was started with"
-    ),
-}  # fmt: skip
-"""What people want to vary that would make a comparison unfair, and why no arm can."""
+_FIELDS: Mapping[str, Any] = tomllib.loads(resources.files(__package__).joinpath("fields.toml").read_text("utf-8"))
+"""What is known of fields of jobs, in words."""
 
 
 def _explain_no_variable(name: str) -> str:
-    why = next((reason for names, reason in _NO_VARIABLES.items() if name.lower() in names), None)
+    why = next((why for names, why in _FIELDS["no_variables"].items() if name.lower() in names.split()), None)
     because = f"; {why}" if why else ""
     near = did_you_mean(name, variables())
     return f"expected a job field that can be varied; found {name!r}{because}{near}; they are {', '.join(variables())}"
@@ -199,27 +185,12 @@ def overrides_of(variable: str, value: JsonValue) -> dict[str, JsonValue]:
     return dict(value) if variable == CONFIGURATION else {variable: value}
 
 
-_NO_CONSTANTS: Mapping[str, str] = {
-    "seed": "seeds are drawn by the harness after the lock",
-    "tracking": "each run is tracked in its own folder",
-    "streams": "each run plays one stream",
-    "evaluate_after": "all arms are evaluated during training by the schedule of the study's metric",
-    "eval_every": "all arms are evaluated during training by the schedule of the study's metric",
-    "evaluation_episodes": "all arms are measured on as many hidden episodes, as the study's metric says",
-    "environment": "the design names it",
-    "environment_args": f"a knob is held by its own name, {KNOB}{MAX_TURNS}",
-    MODEL: "the user names it, with --model or --job",
-    "backend": "the user names it, with --job",
-}
-"""Fields of a job that no planner holds constant, and who says them."""
-
-
 def constant_value(name: str, value: Scalar) -> Any:
     """Return the value of any job field as all arms may hold it; raise DesignRefused where the field cannot take it."""
     if name in variables():
         return field_value(name, value)
-    if name in _NO_CONSTANTS:
-        raise DesignRefused(f"expected a constant that a design may hold; found {name}; {_NO_CONSTANTS[name]}")
+    if (why := _FIELDS["no_constants"].get(name)) is not None:
+        raise DesignRefused(f"expected a constant that a design may hold; found {name}; {why}")
     if name not in Job.model_fields:
         raise DesignRefused(_explain_no_variable(name))
     return _validate(name, value)
@@ -435,26 +406,8 @@ def lint_arms(
     return ([] if covered else [none]) + [f"{name} differs ({a!r} and {b!r}), but {but}" for name, a, b in differing]
 
 
-_MORE_TRAINING = "more episodes, tokens and seconds of training follow from it by themselves"
-_MORE_UPDATES = "more optimiser steps follow from it by themselves, and the learning rate is not retuned to them"
-_CONSEQUENCES: Mapping[str, tuple[str, ...]] = {
-    "steps": (_MORE_TRAINING,),
-    "episodes_per_step": (_MORE_TRAINING, "the learning rate is not retuned to the size of the batch"),
-    "group_size": ("fewer different tasks are in a step, as the episodes of a step are held constant",),
-    "epochs": (_MORE_UPDATES,),
-    "minibatches": (_MORE_UPDATES,),
-    "temperature": ("hidden tasks are played at it too, so that it acts without any training",),
-    "lora_rank": ("the learning rate is not retuned to the number of trained weights",),
-    "algorithm": ("learning rate and clip ratio are not retuned to the algorithm",),
-    "max_staleness": ("seconds of training follow from it by themselves",),
-    f"{KNOB}{MAX_TURNS}": ("longer episodes, more tokens and more seconds of training follow from it by themselves",),
-    MODEL: (
-        "the arms begin at different success, and what is left to gain differs with it",
-        "chat template, tokenizer, tokens and seconds of training follow from it by themselves",
-        "the learning rate is not retuned to the model",
-    ),
-}
-"""What comes with a declared variable that might bring the effect about in its place."""
+_CONSEQUENCES: Mapping[str, Sequence[str]] = _FIELDS["consequences"]
+_MORE_TRAINING = _CONSEQUENCES["steps"][0]
 
 
 def add_potential_confounders(claim: Hypothesis) -> Hypothesis:

@@ -9,9 +9,11 @@ names the move and before the attempt starts; the server's folder moves last, an
 
 import hashlib
 import os
+import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Literal, NamedTuple
+from importlib import resources
+from typing import Final, Literal, NamedTuple
 
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
@@ -43,45 +45,8 @@ def end_containers(sandbox: Containers, labels: Mapping[str, str], folder: Attem
 ResumeRule = Literal["on", "once", "anew"]
 """What follows an end: it is gone on from; unless that attempt had itself gone on from another; never."""
 
-_GROUPS: tuple[tuple[ResumeRule, str, str], ...] = (
-    # from outside
-    ("on", "it was killed from outside, or with its machine", "lost"),
-    ("on", "somebody stopped it; nothing was wrong with it", "stopped"),
-    ("on", "the budget stopped it; nothing was wrong with it", "budget_exhausted"),
-    ("on", "a veto stopped it; nothing was wrong with it", "vetoed"),
-    ("on", "the server writes nothing by halves, and there is room again", "disk_full"),
-    ("on", "the container engine holds none of the training", "engine_gone container_refused"),
-    ("on", "it never began", "launch_failed"),
-    ("on", "its server is elsewhere, and keeps what it trained", "server_away server_taken server_restarted"),
-    # beside the server
-    ("on", "a client keeps nothing: the next one is handed the places that are open",
-     "client_died client_killed client_timeout client_out_of_memory"),
-    ("on", "an evaluation changes no weights, and is made again",
-     "evaluator_died evaluator_failed evaluator_killed evaluator_timeout evaluator_out_of_memory"),
-    # perhaps by what it had before it
-    ("once", "what is recorded is whole whenever a server dies; but it may be what it died of", "server_died"),
-    ("once", "what is recorded is whole; but it may be what the server hung at", "server_silent"),
-    ("once", "what is recorded is whole; but it may be why nothing was left to play", "client_stopped"),
-    ("once", "what is recorded is whole; but it may be what the attempt died of", "attempt_died"),
-    ("once", "what was trained in time is kept; but it may be what the attempt hung at", "timeout"),
-    ("once", "the next server logs every step again, from its own record", "tracking_unreadable steps_missing"),
-    # the record is in doubt
-    ("anew", "the server ended the training itself: its store, its checkpoints or its learner", "server_failed"),
-    ("anew", "the server refused what every attempt asks of it", "server_refused"),
-    ("anew", "the server did not start, perhaps for what lay in its folder", "boot_failed"),
-    ("anew", "what was trained are no plays of the run's tasks", "foreign_training"),
-    ("anew", "what it left is not known to be this run's", "foreign_results"),
-    ("anew", "its files were damaged", "outcome_unreadable"),
-    ("anew", "its evaluations were damaged, perhaps the one that would be kept", "evaluation_unreadable"),
-    ("anew", "its evaluations are not whole, perhaps the one that would be kept", "evaluation_incomplete"),
-    ("anew", "the model's folder does not hold what the study began with", "model_changed"),
-    # not tried again at all
-    ("anew", "the training itself broke down", "training_nan"),
-    ("anew", "generated code may have ended it", "generated_code_failed"),
-    ("anew", "its evidence was spoilt", "evidence_missing evidence_changed"),
-    ("anew", "its files do not hold what it is judged by", "not_measurable"),
-)  # fmt: skip
-WAYS: Mapping[str, tuple[ResumeRule, str]] = {code: (way, why) for way, why, codes in _GROUPS for code in codes.split()}
+_ENDS: Final = tomllib.loads(resources.files(__package__).joinpath("resume.toml").read_text("utf-8"))["ends"]
+WAYS: Mapping[str, tuple[ResumeRule, str]] = {code: (e["way"], e["why"]) for e in _ENDS for code in e["codes"].split()}
 """By the code of an attempt's end: what follows, and why."""
 
 LETS_GO_S = 10.0
