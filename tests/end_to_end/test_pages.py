@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("agents", "environments", "metrics", "models", "prefect", "research", "swarm")),
+    *(f"docs/{name}.md" for name in ("SKILL", "agents", "environments", "metrics", "models", "prefect", "research", "swarm")),
 )
 ELSEWHERE = {
     r"^make ": "what .ci/run runs",
@@ -64,6 +64,7 @@ BEFORE = {
     'ajet research "does a larger group size help?"': "ajet env init my_stock\n",
     "ajet client run my_agent/ --tasks tasks.json": JOB.replace("fake", "streams"),
     "ajet client run my_agent/ --restart": JOB,
+    "ajet client env openai": "ajet swarm stop 2>/dev/null || true\ncp fake.json job.json\n",
     "ajet swarm export-model my-model": JOB.replace("fake", "job") + "ajet client run agent.py\n",
 }
 """What a block needs that its page has not begun, by its first line."""
