@@ -31,7 +31,10 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("SKILL", "agents", "environments", "metrics", "models", "prefect", "research", "swarm")),
+    *(
+        f"docs/{name}.md"
+        for name in ("SKILL", "agents", "environments", "metrics", "models", "prefect", "research", "swarm")
+    ),
 )
 ELSEWHERE = {
     r"^make ": "what .ci/run runs",
