@@ -44,12 +44,9 @@ ELSEWHERE = {
     r"--planner llm|^wandb sync": "an account; `test_faults.py` and `tests/research/tracking` have stand-ins",
     r"--requirements": "packages of a registry",
     r"--allow|sandbox build": "a Docker Engine; `tests/sandboxes` has one",
-    r"--evaluations|^ajet client run my_agent.py ": "a training that waits for it; `tests/research/cli/clients`",
-    r"^ajet swarm top": "a terminal; `tests/research/cli/swarm/watching`",
     r"study deny": "another answer to one question",
     r"env remove": "the hash of an environment as this machine draws it",
     r"gymnasium:": "a package that is not pinned here; `tests/examples/test_other_packages.py`",
-    r"--lora apart": "a job with lora_rank",
 }
 AGENT = """
 async def agent(episode):
