@@ -272,7 +272,7 @@ def test_exported_pages_open_from_a_disk_without_a_network(browser: Browser, ser
     page.on("request", lambda request: noticed.append(request.url) if request.url.startswith("http") else None)
     assert len(made.pages) > 5
     for name in made.pages:
-        page.goto((made.folder / name).as_uri())
+        page.goto((tmp_path / "pages" / name).as_uri())
         assert page.locator("form[method=post]").count() == 0
         for address in page.evaluate("[...document.querySelectorAll('a[href]')].map(each => each.href)"):
             path = address.partition("#")[0].removeprefix("file://")
