@@ -295,7 +295,10 @@ def reproduce(
         ajet study reproduce exports/larger-group --claims h1 --budget 2h --json
     """
     named, home = claims.replace(",", " ").split(), Home.locate().prepare()
-    request = request_reproduction(home, open_verified(name), named, budget)
+    request = request_reproduction(home, state := open_verified(name), named, budget)
+    cluster = [(each.design.base_job.get("verl") or {}).get("address") for each in state.rounds if each.design]
+    if away := sorted({*state.settings.get("servers", ()), *filter(None, cluster)}):
+        warn(f"study {state.id} trained on {', '.join(away)}; this one trains on this machine")
     research.begin(request, RulesPlanner(), None, prefect=prefect, detach=detach, json=json)
 
 

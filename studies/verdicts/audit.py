@@ -145,6 +145,9 @@ def collect_runs(table: Any, ask: AuditQuestion) -> tuple[Any, list[str]]:
     if ask.at is not None:
         late, ends = frame["step"] > ask.at, frame.groupby(["arm", "group", "name"])["step"].transform("max")
         frame = frame.assign(value=frame["value"].mask(late | (ends < ask.at)), logged=frame["logged"] & ~late)
+    ends = frame[frame["logged"]].groupby(["arm", "group", "name"])["step"].max()
+    if ask.run and ask.step and ask.at is None and ends.nunique() > 1:
+        remarks.append(f"runs end at unlike steps, {ends.min():g} to {ends.max():g}: --at STEP compares them at one")
     ordered = frame.sort_values(["logged", "step"], kind="stable", na_position="first")
     runs = ordered.groupby(["arm", "group", "name"]).tail(1)
     if len(runs) < len(rows):

@@ -162,6 +162,14 @@ def test_of_the_rows_of_a_run_the_last_that_was_logged_counts_or_one_step(
         assert audit(rows, ask).cells == {"": {"a": a, "b": b}}
 
 
+@pytest.mark.parametrize(("at", "told"), [(None, True), (1.0, False)])
+def test_runs_that_end_at_unlike_steps_are_told_unless_one_step_is_asked_for(at: float | None, told: bool) -> None:
+    found = audit(STEPS, ASK.model_copy(update={"run": "run", "step": "step", "at": at}))
+    assert any("unlike steps, 1 to 2" in line for line in found.remarks) == told
+    alike = STEPS[STEPS["step"] < "2"].reset_index(drop=True)
+    assert not audit(alike, ASK.model_copy(update={"run": "run", "step": "step"})).remarks
+
+
 def test_a_run_that_ended_before_the_step_has_no_value_there() -> None:
     rows = STEPS[~((STEPS["run"] == "a0") & (STEPS["step"] > "0"))].reset_index(drop=True)
     found = audit(rows, ASK.model_copy(update={"run": "run", "step": "step", "at": 1.0}))
