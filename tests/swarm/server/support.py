@@ -101,6 +101,8 @@ class Served:
     url: str
     http: aiohttp.ClientSession
     backends: list[FakeBackend] = field(default_factory=list)
+    model: str = MODEL
+    """What requests name: another backend's model has another name."""
 
     @property
     def backend(self) -> FakeBackend:
@@ -138,7 +140,7 @@ class Served:
         self, lease: dict[str, Any], *texts: str, headers: Mapping[str, str] | None = None, **fields: Any
     ) -> Answer:
         messages = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts or ("hi",))]
-        body = {"model": self.server.training.backend.model_name, "messages": messages, **fields}
+        body = {"model": self.model, "messages": messages, **fields}
         return await self.call("POST", "/v1/chat/completions", lease["api_key"], body, **(headers or {}))
 
     async def verb(self, lease: dict[str, Any], verb: str, body: Any = None) -> Answer:

@@ -163,6 +163,7 @@ async def test_recovered_weights_are_bit_equal_to_uninterrupted_ones(tmp_path: P
     )  # fmt: skip
     backend = local(tmp_path / "models")
     async with serving(tmp_path, wanted, backend=backend) as served:
+        served.model = served.server.training.backend.model_name
         await served.play_to(3)
         truth = weights(served, tmp_path / "truth")
     if lost:
