@@ -347,7 +347,7 @@ class Job(Canonical):
     ] = Field(default=0, ge=0, le=1024)
     """Rank of the LoRA adapter (arXiv 2106.09685) that is trained on all linear layers in place of the weights. Default
     0: the weights themselves are trained."""
-    lora_alpha: float = Field(default=32.0, gt=0, le=10_000)
+    lora_alpha: Annotated[float, Tunable(("lora alpha",), (16.0, 32.0, 64.0))] = Field(default=32.0, gt=0, le=10_000)
     """The adapter's output is scaled by this over its rank. Default 32."""
 
     max_staleness: Annotated[

@@ -29,6 +29,7 @@ _NEEDS: Mapping[str, tuple[str, Scalar, frozenset[str], str]] = {
     "clip_ratio": _REUSED,
     "clip_ratio_high": _REUSED,
     "kl_estimator": ("kl_coef", 0.1, frozenset({"kl_coef"}), "because without a KL penalty nothing is estimated"),
+    "lora_alpha": ("lora_rank", 16, frozenset({"lora_rank"}), "because without an adapter nothing is scaled"),
     "rollout_correction": (
         "max_staleness", 1, frozenset({"max_staleness"}), "because no token is stale without staleness",
     ),
