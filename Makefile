@@ -8,6 +8,7 @@
 #   make test-verl   the tests of the backend `verl`, in an environment of their own (.venv-verl: 3 GB)
 #   make gpu         on a GPU, in eight minutes: does the local backend hold what it promises, and how fast is it; needs
 #                    torch and transformers alone; DRY=FILE: on a CPU, at tiny sizes; GPU_BIN=/path/to/venv/bin
+#   make gallery     verify the finished studies of studies/gallery, and that their index says what they say
 #   make check       ruff, mypy and the measures of the code
 #   make house       the measures of the code, beside other projects'; fails where a goal is missed
 #   make clean       remove what the targets made (studies in .ajet stay)
@@ -26,7 +27,7 @@ export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes; where this is set each of them would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup research test test-all setup-verl test-verl gpu check house clean
+.PHONY: setup research test test-all setup-verl test-verl gpu gallery check house clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -102,6 +103,9 @@ gpu:
 	  PYTHONPATH=$$PWD$${PYTHONPATH:+:$$PYTHONPATH} exec $$python benchmarks/gpu.py $(if $(DRY),--device cpu --json $(DRY),--json) $(ARGS); \
 	done; \
 	echo "gpu: expected a python3 with transformers whose torch finds $(if $(DRY),a CPU,a GPU), found none; name one: make gpu GPU_BIN=/path/to/venv/bin$(if $(DRY),, (or make a dry run: make gpu DRY=/tmp/gpu.json))" >&2; exit 2
+
+gallery: setup
+	@$(BIN)/python benchmarks/gallery.py
 
 check: setup
 	@$(BIN)/ruff check .
