@@ -1,12 +1,14 @@
 """A job's fields for the verl backend, and the names that verl has.
 
-The names of advantage estimators, policy losses and rollout corrections are exactly those of verl 0.9.1, known without
-it. A name that this backend cannot compute says which one to take; a field of the job that a name leaves without a
-meaning is refused. Options of verl's engine and vLLM's are passed on by their own names, where they break no promise.
+`verl_config.toml` has the names of advantage estimators, policy losses and rollout corrections that verl 0.9.1 has. One
+that this backend cannot compute says which one to take; a field of the job that a name leaves without a meaning is
+refused. Options of verl's engine and vLLM's are passed on by their own names, where they break no promise.
 """
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, FiniteFloat, model_validator
@@ -15,132 +17,29 @@ from swarm.canonical import Canonical
 
 
 @dataclass(frozen=True, slots=True)
-class Estimator:
-    """How rewards become advantages. `refused`: what it needs, and which one to take; "" where it is computed."""
+class VerlFunction:
+    """An advantage estimator, a policy loss or a rollout correction of verl's."""
 
     refused: str = ""
+    """What it needs, and which one to take; "" where it is computed."""
     normalizes: bool = False
-    """Whether it heeds the job's `normalize_advantage`."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyLoss:
-    """A loss of the policy. `refused`: as an estimator's."""
-
-    refused: str = ""
+    """Whether an estimator heeds the job's `normalize_advantage`."""
+    bypasses: bool = False
+    """Whether a correction bypasses the proximal policy: it is a loss itself."""
     clips: bool = True
-    """Whether it heeds `clip_ratio` and `clip_ratio_high`."""
+    """Whether a loss heeds `clip_ratio` and `clip_ratio_high`."""
     dual_clips: bool = False
-    """Whether it heeds `dual_clip`."""
+    """Whether a loss heeds `dual_clip`."""
     weighs: bool = True
-    """Whether it heeds `loss_weighting`: else each episode weighs the same."""
+    """Whether a loss heeds `loss_weighting`: else each episode weighs the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """Off-policy weights and rejections. `loss`: of one that bypasses the proximal policy, which is a loss itself;
-    `refused`: as an estimator's."""
-
-    loss: PolicyLoss | None = None
-    refused: str = ""
-
-
-ESTIMATORS: Final[Mapping[str, Estimator]] = {
-    "grpo": Estimator(normalizes=True),
-    "grpo_vectorized": Estimator(normalizes=True),
-    "grpo_passk": Estimator(normalizes=True),
-    "reinforce_plus_plus": Estimator(),
-    "reinforce_plus_plus_baseline": Estimator(),
-    "rloo": Estimator(),
-    "rloo_vectorized": Estimator(),
-    "opo": Estimator(),
-    "gpg": Estimator(),
-    "gae": Estimator("a critic, which this backend does not have; take a baseline of the group, such as rloo or grpo,"),
-    "remax": Estimator("the reward of a greedy answer to each task; take rloo"),
-    "optimal_token_baseline": Estimator("the sum of squared probabilities at each token; take opo"),
-    "tir_optimal_token_baseline": Estimator("the sum of squared probabilities at each token; take opo"),
-    "gdpo": Estimator("several rewards of each episode; take grpo"),
+_TABLES: Final[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_FUNCTIONS: Final[Mapping[str, Mapping[str, VerlFunction]]] = {
+    kind: {name: VerlFunction(**fields) for name, fields in _TABLES[kind].items()}
+    for kind in ("advantage_estimator", "policy_loss", "rollout_correction")
 }
-_WHOLE: Final = "to see the whole minibatch in each micro-batch"
-POLICY_LOSSES: Final[Mapping[str, PolicyLoss]] = {
-    "vanilla": PolicyLoss(dual_clips=True),
-    "dppo_tv": PolicyLoss(),
-    "dppo_kl": PolicyLoss(),
-    "gspo": PolicyLoss(f"{_WHOLE}; take the job's algorithm gspo"),
-    "sapo": PolicyLoss(clips=False, weighs=False),
-    "gpg": PolicyLoss(clips=False),
-    "clip_cov": PolicyLoss(f"{_WHOLE}; take vanilla"),
-    "kl_cov": PolicyLoss(f"{_WHOLE}; take vanilla"),
-    "geo_mean": PolicyLoss(f"{_WHOLE}; take the job's algorithm gspo"),
-    "cispo": PolicyLoss(),
-    "dro": PolicyLoss("a dro_beta, for which a job has no field; take cispo"),
-    "bypass_mode": PolicyLoss("a rollout correction; take verl.rollout_correction bypass_ppo_clip"),
-}
-_DECOUPLED: Final = (
-    "token_is", "seq_is", "token_icepop", "seq_is_rs", "geo_rs", "geo_rs_seq_tis", "geo_rs_token_tis", "k3_rs",
-    "k3_rs_seq_tis", "k3_rs_token_tis",
-)  # fmt: skip
-_CLIP: Final = PolicyLoss(dual_clips=True)
-_REINFORCE: Final = PolicyLoss(clips=False)
-_CLIP_REJECTED: Final = Correction(_CLIP, f"{_WHOLE}; take bypass_ppo_clip")
-_REINFORCE_BY_SEQUENCES: Final = Correction(_REINFORCE, f"{_WHOLE}; take bypass_pg_token_icepop")
-CORRECTIONS: Final[Mapping[str, Correction]] = {
-    **{f"decoupled_{name}": Correction() for name in _DECOUPLED},
-    "bypass_ppo_clip": Correction(_CLIP),
-    "bypass_ppo_clip_geo_rs": _CLIP_REJECTED,
-    "bypass_ppo_clip_k3_rs": _CLIP_REJECTED,
-    "bypass_pg_is": _REINFORCE_BY_SEQUENCES,
-    "bypass_pg_token_icepop": Correction(_REINFORCE),
-    "bypass_pg_geo_rs": _REINFORCE_BY_SEQUENCES,
-    "bypass_pg_geo_rs_seq_tis": _REINFORCE_BY_SEQUENCES,
-    "bypass_pg_geo_rs_token_tis": _REINFORCE_BY_SEQUENCES,
-    "disabled": Correction(),
-}
-_TABLES: Final[Mapping[str, Mapping[str, Estimator | PolicyLoss | Correction]]] = {
-    "advantage_estimator": ESTIMATORS,
-    "policy_loss": POLICY_LOSSES,
-    "rollout_correction": CORRECTIONS,
-}
-VLLM_OPTIONS: Final = frozenset({
-    "async_scheduling", "attention_backend", "block_size", "cudagraph_capture_sizes", "disable_cascade_attn",
-    "disable_custom_all_reduce", "enable_chunked_prefill", "enable_prefix_caching", "enforce_eager", "kv_cache_dtype",
-    "long_prefill_token_threshold", "max_num_batched_tokens", "num_gpu_blocks_override", "optimization_level",
-    "performance_mode", "quantization",
-})  # fmt: skip
-"""Arguments of vLLM's engine that are passed on as they are: they change how fast it answers, and how exactly."""
-ENGINE_OPTIONS: Final = frozenset({"full_determinism", "reshard_after_forward"})
-"""Options of verl's FSDP engine that are passed on; many others work on packed rows alone."""
-_REFUSED: Final[Mapping[str, str]] = {
-    "model": "the job's `model`",
-    "dtype": "the job's `dtype`",
-    "max_model_len": "the job's `max_context`",
-    "max_num_seqs": "the job's `max_concurrency`",
-    "seed": "the job's `seed`",
-    "kv_cache_memory_bytes": "the job's `kv_cache_bytes`",
-    "tensor_parallel_size": "verl.tensor_parallel",
-    "gpu_memory_utilization": "verl.gpu_memory",
-    "enable_sleep_mode": "verl.colocated",
-    "param_offload": "verl.colocated",
-    "optimizer_offload": "verl.colocated",
-    "mixed_precision": "the job's `dtype`",
-    "enable_gradient_checkpointing": "the job's `gradient_checkpointing`",
-    "lora_rank": "the job's `lora_rank`",
-    "pipeline_parallel_size": "verl.tensor_parallel: a replica's devices are counted by it",
-    "data_parallel_size": "verl.replicas",
-    "enable_expert_parallel": "nothing yet: models with experts are refused",
-    "logprobs_mode": "nothing: answers carry the log-probs of what is drawn from",
-    "speculative_config": "nothing: each id carries the log-prob of the weights that sampled it",
-    "trust_remote_code": "nothing: no code of a model runs outside a container",
-    "attn_implementation": "nothing: it is sdpa, of whose memory --check gives account",
-    "cpu_offload_gb": "nothing: vLLM takes no new weights beside it",
-    "kv_offloading_size": "nothing: what is on the host would outlive its weights",
-    "fsdp_size": "nothing: a checkpoint's shards are of all trainers, so that any number of them goes on",
-    "ulysses_sequence_parallel_size": "nothing: it takes packed rows, and here they are padded",
-    "use_remove_padding": "nothing: it takes flash attention to pay, and here rows are padded",
-    "use_fused_kernels": "nothing: they know no head but a plain product",
-    "strategy": "nothing: it is fsdp2",
-}
-"""What stands for an option that is not passed on."""
+ESTIMATORS, POLICY_LOSSES, CORRECTIONS = _FUNCTIONS.values()
 SPREAD: Final = {
     "address", "trainers", "replicas", "tensor_parallel", "gpu_memory", "colocated", "vllm", "engine",
 }  # fmt: skip
@@ -197,13 +96,13 @@ class VerlFields(Canonical):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        for kind, known in (("vllm", VLLM_OPTIONS), ("engine", ENGINE_OPTIONS)):
-            for name in sorted(set(getattr(self, kind)) - known):
-                instead = _REFUSED.get(name, f"one of {', '.join(sorted(known))}")
+        for kind, known in _TABLES["passed_on"].items():
+            for name in sorted(set(getattr(self, kind)).difference(known)):
+                instead = _TABLES["instead"].get(name, f"one of {', '.join(known)}")
                 raise ValueError(f"verl.{kind}: {name} is not passed on; expected in its place {instead}")
         if odd := [name for name, value in self.engine.items() if not isinstance(value, bool)]:
             raise ValueError(f"verl.engine.{odd[0]}: expected true or false, found {self.engine[odd[0]]}")
-        for kind, table in _TABLES.items():
+        for kind, table in _FUNCTIONS.items():
             if (name := getattr(self, kind)) is None:
                 continue
             if name not in table:
@@ -222,7 +121,7 @@ class VerlFields(Canonical):
     @property
     def bypass(self) -> bool:
         """Whether the correction takes the policy that sampled for the proximal one, and is the loss itself."""
-        return self.rollout_correction is not None and CORRECTIONS[self.rollout_correction].loss is not None
+        return self.rollout_correction is not None and CORRECTIONS[self.rollout_correction].bypasses
 
     @property
     def loss(self) -> str | None:
@@ -242,7 +141,7 @@ class VerlFields(Canonical):
         if estimator is not None:
             own = ["algorithm"] if ESTIMATORS[estimator].normalizes else ["algorithm", "normalize_advantage"]
             without[f"verl.advantage_estimator {estimator}"] = own
-        kind = CORRECTIONS[preset].loss if preset is not None else None
+        kind = CORRECTIONS[preset] if preset is not None and self.bypass else None
         if kind is None and loss is not None:
             kind = POLICY_LOSSES[loss]
         if kind is not None:

@@ -80,7 +80,8 @@ def list_image_tags(home: Home) -> list[str]:
 
 
 def client_sources() -> dict[str, bytes]:
-    """Return the light client's modules by path: the two packages, and every module of `swarm` that they import."""
+    """Return the light client's modules by path, with the tables beside them: the two packages, and every module of
+    `swarm` that they import."""
     spec = find_spec("swarm")
     assert spec is not None
     assert spec.origin is not None
@@ -93,6 +94,8 @@ def client_sources() -> dict[str, bytes]:
         if name in found:
             continue
         found[name] = path.read_bytes()
+        if (table := path.with_suffix(".toml")).is_file():
+            found[table.relative_to(top).as_posix()] = table.read_bytes()
         modules: list[str] = []
         for node in ast.walk(ast.parse(found[name], name)):
             if isinstance(node, ast.Import):

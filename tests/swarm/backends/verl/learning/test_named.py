@@ -40,7 +40,7 @@ pytestmark = pytest.mark.timeout(240)
 _THERE = [name for name, each in ESTIMATORS.items() if not each.refused]
 _LOSSES = [name for name, each in POLICY_LOSSES.items() if not each.refused]
 _CORRECTIONS = [name for name, each in CORRECTIONS.items() if not each.refused]
-_BYPASS = [name for name in _CORRECTIONS if CORRECTIONS[name].loss is not None]
+_BYPASS = [name for name in _CORRECTIONS if CORRECTIONS[name].bypasses]
 _DECOUPLED = [name for name in _CORRECTIONS if name not in _BYPASS]
 
 
@@ -104,7 +104,7 @@ def test_the_names_are_verl_s() -> None:
     assert set(POLICY_LOSSES) == set(core_algos.POLICY_LOSS_REGISTRY)
     presets = {name for name, each in vars(algorithm.RolloutCorrectionConfig).items() if isinstance(each, classmethod)}
     assert set(CORRECTIONS) == presets
-    bypass = {name for name, each in CORRECTIONS.items() if each.loss is not None}
+    bypass = {name for name, each in CORRECTIONS.items() if each.bypasses}
     assert {name for name in presets if getattr(algorithm.RolloutCorrectionConfig, name)().bypass_mode} == bypass
 
 
