@@ -6,11 +6,14 @@ is learned. How a field is added is in `swarm.canonical`; `ajet job explain` pri
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, FiniteFloat, ValidationInfo, model_serializer, model_validator
+from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, ValidationInfo, model_serializer, model_validator
 
 from swarm.canonical import Canonical, is_record
 from swarm.verl_config import SPREAD, VerlFields
@@ -18,24 +21,15 @@ from swarm.verl_config import SPREAD, VerlFields
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    """Marks a job field that a study may vary. `synonyms` are how people name it in a topic (lower case). `ladder` has
-    sensible values in ascending order (for a choice of words: the plainest first, then the one to compare it with). The
-    default is one of them, and a design without explicit values compares it, or a rung near it, with another one."""
+    """What a study may do with a job field that it may vary; `job.toml` has them and says what each of these means. The
+    default is on the ladder, and a design without explicit values compares it, or a rung near it, with another one."""
 
     synonyms: tuple[str, ...]
     ladder: tuple[Any, ...]
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """For a choice of words: names that mean one of its values without the field being named (`leave one out`)."""
     apart: bool = False
-    """The lowest rung switches off what the others are amounts of, so that `larger` does not begin there."""
     usual: Any = None
-    """The rung that the default amounts to, where the default itself is None."""
 
-
-_STEPS = (
-    "training steps", "steps", "longer training", "training longer", "train longer", "trained longer", "more training",
-    "training more", "train more", "less training", "shorter training",
-)  # fmt: skip
 
 LONGEST_AGENT = 64
 """Bytes of an agent's name."""
@@ -167,22 +161,7 @@ class Job(Canonical):
     scripted, for tests; learns nothing. `verl`: verl's learners and vLLM's engines on Ray, for what one
     machine cannot hold (docs/cluster.md). Installed packages may bring more, by the entry points `ajet.backends`; a
     server refuses a name that is none of them."""
-    algorithm: Annotated[
-        Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo"],
-        Tunable(
-            ("policy gradient algorithm", "rl algorithm", "training algorithm", "algorithm", "policy gradient method",
-             "advantage estimator"),
-            ("grpo", "rloo", "dr_grpo", "reinforce_pp", "reinforce_pp_baseline", "gspo"),
-            {
-                "grpo": ("grpo",),
-                "rloo": ("rloo", "reinforce leave one out", "leave one out"),
-                "dr_grpo": ("dr. grpo", "dr_grpo", "grpo done right"),
-                "reinforce_pp": ("reinforce++", "reinforce plus plus", "rpp"),
-                "reinforce_pp_baseline": ("reinforce++ baseline", "reinforce++ with baseline"),
-                "gspo": ("gspo", "group sequence policy optimization", "group sequence policy optimisation"),
-            },
-        ),
-    ] = "grpo"  # fmt: skip
+    algorithm: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo"] = "grpo"
     """Policy-gradient algorithm: how rewards become advantages, and what the clip holds.
     `grpo` (default): reward less its group's mean, over the group's standard deviation; the clip holds each token's
     probability ratio (arXiv 2402.03300). `dr_grpo`: without the deviation, and every token weighs the same constant
@@ -193,100 +172,47 @@ class Job(Canonical):
     seed: int = 0
     """Seeds sampling and the order of tasks; the model's own seed is apart. Default 0."""
 
-    steps: Annotated[int, Tunable(_STEPS, (20, 40, 80))] = Field(default=40, ge=1, le=1_000_000)
+    steps: int = Field(default=40, ge=1, le=1_000_000)
     """Training steps (policy updates from one batch each). Default 40."""
-    episodes_per_step: Annotated[
-        int, Tunable(("episodes per step", "batch size", "batchsize", "rollout batch", "batch"), (32, 64, 128, 256))
-    ] = Field(default=128, ge=2, le=65_536)
+    episodes_per_step: int = Field(default=128, ge=2, le=65_536)
     """Episodes in one batch; the number of tasks in it is this over `group_size`. Default 128."""
-    group_size: Annotated[
-        int,
-        Tunable(
-            ("group size", "group sizes", "rollouts per prompt", "rollouts per task", "samples per prompt",
-             "samples per task", "num_repeat", "num generations", "group"),
-            (2, 4, 8, 16),
-        ),
-    ] = Field(default=8, ge=2, le=1024)  # fmt: skip
+    group_size: int = Field(default=8, ge=2, le=1024)
     """Episodes of one task in a batch; their mean reward is the baseline of each. Default 8."""
-    learning_rate: Annotated[
-        float, Tunable(("learning rate", "learning rates", "lr", "step size"), (3e-4, 1e-3, 3e-3))
-    ] = Field(default=1e-3, ge=0, le=1)
+    learning_rate: float = Field(default=1e-3, ge=0, le=1)
     """AdamW's step size, after warm-up. Default 1e-3 for the tiny model; for a model of a folder 5e-4 with LoRA, 2e-5
     where all weights train (large models want 1e-6 to 1e-5). With 0 everything runs and nothing is learned, which
     checks the plumbing: the status then says whether the weights are bit-equal to those before."""
-    lr_schedule: Annotated[
-        Literal["constant", "linear", "cosine"],
-        Tunable(
-            ("learning rate schedule", "learning rate decay", "lr schedule", "lr decay", "lr scheduler",
-             "learning rate scheduler", "annealing the learning rate", "learning rate annealing"),
-            ("constant", "cosine", "linear"),
-            {
-                "constant": ("constant learning rate", "constant lr", "constant schedule"),
-                "cosine": ("cosine", "cosine decay", "cosine schedule", "cosine annealing", "cosine learning rate"),
-                "linear": ("linear decay", "linear schedule", "linear learning rate"),
-            },
-        ),
-    ] = "constant"  # fmt: skip
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the step size goes on after warm-up, over the job's `steps`: `constant` (default), or down to
     `lr_final_fraction` of it along a line or half a cosine."""
     lr_warmup_steps: int = Field(default=0, ge=0, le=1_000_000)
     """Training steps over which the step size rises from 0 along a line. Default 0."""
     lr_final_fraction: float = Field(default=0.0, ge=0, le=1)
     """Part of the step size that is left when all steps are done, where the schedule is not constant. Default 0."""
-    temperature: Annotated[
-        float, Tunable(("sampling temperature", "rollout temperature", "temperature"), (0.7, 1.0, 1.3))
-    ] = Field(default=1.0, gt=0, le=5)
+    temperature: float = Field(default=1.0, gt=0, le=5)
     """Sampling temperature of training episodes; the learner applies the same. Default 1.0."""
-    epochs: Annotated[
-        int, Tunable(("ppo epochs", "update epochs", "epochs per batch", "epochs", "sample reuse"), (1, 2, 4))
-    ] = Field(default=1, ge=1, le=64)
+    epochs: int = Field(default=1, ge=1, le=64)
     """Passes of the optimiser over one batch. Default 1."""
-    minibatches: Annotated[int, Tunable(("minibatches", "mini-batches", "mini batches", "minibatch"), (1, 2, 4))] = (
-        Field(default=1, ge=1, le=1024)
-    )
+    minibatches: int = Field(default=1, ge=1, le=1024)
     """Optimiser steps a batch is split into per epoch. Nothing is dropped to make a batch divide evenly: minibatches
     may differ by an episode. Default 1: purely on-policy."""
-    clip_ratio: Annotated[
-        float, Tunable(("clip ratio", "clip range", "clipping", "ppo clip", "clip"), (0.1, 0.2, 0.4))
-    ] = Field(default=0.2, gt=0, le=10)
+    clip_ratio: float = Field(default=0.2, gt=0, le=10)
     """Half-width of the trust region on the probability ratio (PPO's epsilon). Default 0.2."""
-    clip_ratio_high: Annotated[
-        float | None,
-        Tunable(("clip higher", "upper clip", "asymmetric clip", "asymmetric clipping"), (0.2, 0.28, 0.4), usual=0.2),
-    ] = Field(default=None, gt=0, le=10)
+    clip_ratio_high: float | None = Field(default=None, gt=0, le=10)
     """Upper half-width where it is to differ from `clip_ratio` (DAPO's clip-higher, arXiv 2503.14476). Default None:
     the same."""
     dual_clip: float | None = Field(default=None, gt=1, le=100)
     """Largest ratio that counts where the advantage is negative (dual-clip PPO, arXiv 1912.09729; 3 is usual).
     Default None: no such bound."""
-    kl_coef: Annotated[
-        float,
-        Tunable(("kl coefficient", "kl penalty", "kl regularization", "kl regularisation", "kl"), (0.0, 0.01, 0.1)),
-    ] = Field(default=0.0, ge=0, le=10)
+    kl_coef: float = Field(default=0.0, ge=0, le=10)
     """Weight of the KL to the initial policy. Default 0: off, no reference model is kept."""
-    kl_estimator: Annotated[
-        Literal["k1", "k2", "k3"],
-        Tunable(
-            ("kl estimator", "kl estimate", "kl approximation"),
-            ("k3", "k2", "k1"),
-            {name: (name, f"{name} estimator", f"{name} kl") for name in ("k1", "k2", "k3")},
-        ),
-    ] = "k3"
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """Per-token estimate of that KL (Schulman 2020), on the sampled tokens: `k1` the log ratio (unbiased, but its
     gradient is zero on average: a number to watch), `k2` half its square, `k3` (default) unbiased and never
     negative."""
-    entropy_coef: Annotated[
-        float, Tunable(("entropy bonus", "entropy coefficient", "entropy regularization", "entropy"), (0.0, 0.01))
-    ] = Field(default=0.0, ge=0, le=10)
+    entropy_coef: float = Field(default=0.0, ge=0, le=10)
     """Weight of the entropy bonus. Default 0."""
-    normalize_advantage: Annotated[
-        bool,
-        Tunable(
-            ("advantage normalization", "advantage normalisation", "std normalization", "std normalisation",
-             "normalizing advantages", "normalising advantages"),
-            (False, True),
-        ),
-    ] = True  # fmt: skip
+    normalize_advantage: bool = True
     """Divide a group's advantages by their standard deviation; heeded by `grpo` and `gspo`, the other algorithms fix it
     themselves. Default True."""
     weight_decay: float = Field(default=0.0, ge=0, le=1)
@@ -336,44 +262,17 @@ class Job(Canonical):
     gradient_checkpointing: bool = False
     """Keep only each layer's input for the backward pass and compute the rest again: less memory, about a third more
     time. Default False."""
-    lora_rank: Annotated[
-        int,
-        Tunable(
-            ("lora rank", "lora of rank", "rank of lora", "lora adapter", "lora"),
-            (0, 4, 16, 64),
-            {"0": ("full finetuning", "full fine tuning", "full training", "full parameter training", "full weights")},
-            apart=True,
-        ),
-    ] = Field(default=0, ge=0, le=1024)
+    lora_rank: int = Field(default=0, ge=0, le=1024)
     """Rank of the LoRA adapter (arXiv 2106.09685) that is trained on all linear layers in place of the weights. Default
     0: the weights themselves are trained."""
-    lora_alpha: Annotated[float, Tunable(("lora alpha",), (16.0, 32.0, 64.0))] = Field(default=32.0, gt=0, le=10_000)
+    lora_alpha: float = Field(default=32.0, gt=0, le=10_000)
     """The adapter's output is scaled by this over its rank. Default 32."""
 
-    max_staleness: Annotated[
-        int,
-        Tunable(
-            ("off policy", "policy staleness", "policy lag", "asynchronous training", "asynchronous rollouts",
-             "asynchronous", "async", "overlapping rollout and update", "staleness"),
-            (0, 1, 2, 4),
-            {"0": ("synchronous", "sync", "synchronous rollouts", "sync rollouts", "on policy", "on policy training")},
-        ),
-    ] = Field(default=0, ge=0, le=16)  # fmt: skip
+    max_staleness: int = Field(default=0, ge=0, le=16)
     """Policy versions by which a trained token may be older than the weights it updates. 0 (default): a strict barrier;
     rollout and update alternate. 1 and more: they overlap. While one batch is learned the next ones, up to as many,
     are rolled out; generations that an update catches go on under the new weights."""
-    rollout_correction: Annotated[
-        Literal["off", "truncate", "mask"],
-        Tunable(
-            ("off policy correction", "importance sampling correction", "importance correction", "importance weights",
-             "importance sampling"),
-            ("off", "truncate", "mask"),
-            {
-                "truncate": ("truncated importance sampling", "tis"),
-                "mask": ("masked importance sampling", "token masking"),
-            },
-        ),
-    ] = "truncate"  # fmt: skip
+    rollout_correction: Literal["off", "truncate", "mask"] = "truncate"
     """What corrects for tokens that another policy sampled than the one an update begins with. `truncate` (default):
     each token's loss is weighed by the ratio of the two probabilities, at most `correction_cap`. `mask`: the same
     between 1 / `correction_cap` and `correction_cap`, and tokens outside are not trained. `off`: no weight; the clip
@@ -587,7 +486,8 @@ def knobs_of(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(KNOB): value for name, value in fields.items() if name.startswith(KNOB)}
 
 
-def tunables() -> dict[str, Tunable]:
+@cache
+def tunables() -> Mapping[str, Tunable]:
     """Return the fields of `Job` a study may vary, by field name, in the job's order."""
-    marks = ((name, mark) for name, known in Job.model_fields.items() for mark in known.metadata)
-    return {name: mark for name, mark in marks if isinstance(mark, Tunable)}
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return TypeAdapter(Mapping[str, Tunable]).validate_python(table)

@@ -72,7 +72,7 @@ def test_the_image_has_all_modules_of_the_client_and_no_server_backend_or_heavy_
 ) -> None:
     parts = {path.split("/")[1].removesuffix(".py") for path in client_sources()}
     modules = {"__init__", "canonical", "errors", "job", "plugins", "snapshot", "verl_config", "wire"}
-    assert parts == {"client", "environments", "verl_config.toml"} | modules
+    assert parts == {"client", "environments", "job.toml", "verl_config.toml"} | modules
     sources = [path for path in client_sources() if path.endswith(".py") and not path.endswith("__main__.py")]
     names = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in sources]
     assert "swarm.client.transport" in names
