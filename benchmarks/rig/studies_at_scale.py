@@ -232,15 +232,15 @@ def ticked(folder: Path, pattern: Pattern, runs: int, events: int) -> dict[str, 
     study = LongStudy(folder / f"{runs}-{events}", pattern, runs, events)
     controller, first_s = timed(study.controller)
     begun, launch_s = timed(controller.tick)
-    assert sum(run.active is not None for run in begun.state.runs.values()) == 2
+    assert sum(run.active is not None for run in begun.runs.values()) == 2
     idle = [timed(controller.tick)[1] for _ in range(IDLE_TICKS)]
     busy = []
     for _ in range(min(BUSY_TICKS, runs // 4 - 1)):
         study.clock.advance(3600.0)
         before = count_ended(controller.state())
-        result, seconds = timed(controller.tick)
-        assert count_ended(result.state) == before + 2
-        assert sum(run.active is not None for run in result.state.runs.values()) == 2, "the next two began"
+        state, seconds = timed(controller.tick)
+        assert count_ended(state) == before + 2
+        assert sum(run.active is not None for run in state.runs.values()) == 2, "the next two began"
         busy.append(seconds / 2)
     study.log.close()
     return {
@@ -285,7 +285,7 @@ def shown(folder: Path, pattern: Pattern, runs: int, events: int) -> dict[str, A
             for _ in range(BUSY_TICKS):
                 study.clock.advance(3600.0)
                 over = count_ended(controller.state())
-                ended = count_ended(controller.tick().state) - over
+                ended = count_ended(controller.tick()) - over
                 busy.append(timed(session.refresh)[1] / ended)
             busy_server_s = server.settled(since=before) / (BUSY_TICKS * ended)
             there = client.request("POST", "/task_runs/count", json={}).json()

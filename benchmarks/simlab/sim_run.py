@@ -36,6 +36,7 @@ from research.installation.home import Home
 from research.isolation.mode import Isolation, read_sandboxing
 from research.planners.context import Planner
 from research.planners.rules import RulesPlanner
+from research.scheduler.next_step import is_done
 from sandboxes import SandboxError
 from simlab.sim_clock import SimClock
 from simlab.sim_sandbox import NO_FAULTS, SIMULATED, Alter, Faults, SimSandbox, SimTracker, unaltered
@@ -283,9 +284,8 @@ class _Leg:
         """Let the hand act, tick, and let it act once more if the study would end; return whether it does."""
         if number == 0:
             self._meddled(number)
-        result = self._loop.tick()
-        self._state = result.state
-        return not self._meddled(number + 1) and result.done
+        self._state = self._loop.tick()
+        return not self._meddled(number + 1) and is_done(self._state)
 
     def _meddled(self, tick: int) -> bool:
         """Return whether the hand wrote anything into the log."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from inspect import Parameter, Signature, signature
 from io import StringIO
 from os import environ
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Concatenate, Final, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -33,7 +32,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 from typer.models import ParameterInfo
 
-from research.errors import BadInput, BadTopic
+from research.errors import BadInput
 from research.own_process import begin_process
 from research.text import strip_control_chars, warn
 
@@ -66,7 +65,7 @@ class LazyCommand:
                 found.info.help = self.help
             host.add_typer(found, name=name)
         else:
-            host.command(name, cls=UniqueOptionsCommand)(found)
+            host.command(name)(found)
         return get_group(host).commands[name]
 
     def describe(self) -> str:
@@ -114,9 +113,7 @@ class Studies(LazyGroup):
         **commands("research.cli.plan", "plan"),
         "list": LazyCommand("research.cli.listing", "list_studies"),
         **commands("research.cli.studies", "show"),
-        **commands(
-            "research.cli.steering", "watch", "approve", "deny", "pause", "stop", "resume", "amend", "note", "veto"
-        ),
+        **commands("research.cli.steering", "watch", "approve", "deny", "pause", "stop", "resume", "amend", "veto"),
         **commands("research.cli.reports", "report"),
         **commands("research.cli.findings", "recipe", "diff"),
         **commands("research.cli.reports", "verify", "export"),
@@ -227,28 +224,6 @@ def _expected_errors() -> tuple[type[Exception], ...]:
 def _fail(message: str) -> NoReturn:
     warn(" ".join(message.split()))
     sys.exit(2)
-
-
-_INSTEAD: Final[Mapping[str, str]] = {
-    "model_path": "leave one out, or compare the models with --vary model=DIR1,DIR2",
-    "job": "leave one out, or make one file of both",
-    "env": "leave one out, or begin a study of each",
-    "reward": "leave one out",
-}
-"""Options that are given once, and what to do where there are two."""
-
-
-class UniqueOptionsCommand(TyperCommand):
-    """A command that refuses two environments, models or jobs where it takes one of each."""
-
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        values, _, given = self.make_parser(ctx).parse_args(args=list(args))
-        times, called = Counter(option.name for option in given), {option.name: option.opts[0] for option in given}
-        for name, instead in _INSTEAD.items():
-            if times[name] > 1:
-                found = f"found it {times[name]} times, last {values[name]}"
-                raise BadTopic(f"expected {called[name]} once; {found}; {instead}")
-        return super().parse_args(ctx, args)
 
 
 def takes_options(

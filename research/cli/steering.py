@@ -41,7 +41,7 @@ def amend(
     budget: Annotated[
         str | None, typer.Option(help="New budget, such as 2h, 1h30m or 20USD (docs/machines.md).")
     ] = None,
-    note: Annotated[str | None, typer.Option(help="What a reader should know; changes nothing.")] = None,
+    note: Annotated[str | None, typer.Option(help="What a reader, and the planner, should know.")] = None,
     reason: Reason = None,
     json: Json = False,
 ) -> None:
@@ -53,6 +53,7 @@ def amend(
         ajet study amend larger-group --accept co_tenancy --reason "a backup ran beside both arms"
         ajet study amend larger-group --budget 2h --reason "the machine is slower than priced"
         ajet study amend larger-group --note "the machine was moved on Tuesday"
+        ajet study amend larger-group --note "Yes, arith matters to us as much as guess."
     """
     record = _find(name)
     given = {"--accept": accept, "--budget": budget, "--note": note}
@@ -69,20 +70,6 @@ def amend(
     else:
         event = interventions.add_note(record, note or "")
     _answer_amendment(record, event, json)
-
-
-def note(
-    name: Annotated[str, typer.Argument(help="Study id or its beginning.")],
-    text: Annotated[str, typer.Argument(help="What a reader, and the planner, should know.")],
-    json: Json = False,
-) -> None:
-    """Write a note into a study, such as the answer to what its planner asks; the report shows it.
-
-    Example:
-        ajet study note larger-group "Yes, arith matters to us as much as guess."
-    """
-    record = _find(name)
-    _answer_amendment(record, interventions.add_note(record, text), json)
 
 
 def challenge(

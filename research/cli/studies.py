@@ -165,5 +165,5 @@ def show(name: Name = None, json: Json = False) -> None:
     for note in (questions := study.planner_questions(state)):
         out.print(Text(f"planner asks  {sanitize_line(note.text)}", "bold yellow"))
     if questions:
-        out.print(Text(f'answer: ajet study note {state.id} "..."'))
+        out.print(Text(f'answer: ajet study amend {state.id} --note "..."'))
     out.print(render_ending(state, folder))

@@ -10,7 +10,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
@@ -85,14 +84,6 @@ def build_stop_event(state: StudyState, reason: str) -> Change | None:
     return EventType.STUDY_STOPPED, {"reason": reason}
 
 
-@dataclass(frozen=True, slots=True)
-class TickResult:
-    """The state after a tick, and whether all is done."""
-
-    state: StudyState
-    done: bool
-
-
 class StudyController:
     """The controller of one study. The caller holds the study's lease."""
 
@@ -144,9 +135,9 @@ class StudyController:
                 self._run_step(state, step)
         return state
 
-    def tick(self) -> TickResult:
-        """Do all that can be done now. The study can be resumed after any error. Raises BadTopic, DesignRefused and
-        PlannerFailed while planning, StoreError, LogCorrupt, OSError, SandboxError."""
+    def tick(self) -> StudyState:
+        """Do all that can be done now; return the state then. The study can be resumed after any error. Raises
+        BadTopic, DesignRefused and PlannerFailed while planning, StoreError, LogCorrupt, OSError, SandboxError."""
         while True:
             self._check()
             try:
@@ -166,10 +157,9 @@ class StudyController:
                 break
             except HeadMoved:  # somebody else appended in between
                 continue
-        state = self.state()
-        return TickResult(state, is_done(state))
+        return self.state()
 
-    def stop(self, reason: str, actor: str = "user") -> TickResult:
+    def stop(self, reason: str, actor: str = "user") -> StudyState:
         self.halt(reason, actor)
         return self.tick()
 
@@ -400,9 +390,9 @@ def drive(
     while True:
         try:
             if not interrupted.is_set():
-                outcome = loop.tick()
+                state = loop.tick()
             elif (reason := interruption()) is not None:
-                outcome = loop.stop(reason)
+                state = loop.stop(reason)
             else:
                 raise KeyboardInterrupt
         except ModelFailed:
@@ -423,7 +413,7 @@ def drive(
             continue
         trouble = None
         for observer in observers:
-            observer.observe(outcome.state)
-        if outcome.done:
-            return outcome.state
+            observer.observe(state)
+        if is_done(state):
+            return state
         interrupted.wait(poll_s)

@@ -113,7 +113,7 @@ def _make_amendment(
 
 def _require_open(state: StudyState, what: str) -> None:
     if state.concluded_reason is not None:
-        noted = f"ajet study note {state.id} '...'"
+        noted = f"ajet study amend {state.id} --note '...'"
         raise BadInput(f"study {state.id} is concluded: {what} changes nothing any more; a note may be added: {noted}")
 
 

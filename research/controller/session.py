@@ -58,7 +58,6 @@ _PACKAGES = ("ajet", "torch", "transformers", "fastapi", "openai", "prefect", "w
 PLANNER_OPTIONS: Final = "planner_options"
 """Setting of a study: the options of its language model."""
 
-FOLLOWS: Final = "follows"
 """Setting of a study: the claim of another one on which it is to give more evidence."""
 _FILLER = {"does", "the", "and", "make", "for", "with", "how", "what", "which", "than", "can", "will", "should", "grpo"}
 
@@ -150,8 +149,6 @@ class StudyRequest:
     """Swarm servers elsewhere on which it trains, by address or name; none: it starts its own here."""
     parallel: int | None = None
     """Most runs at once; None for as many as fit."""
-    follows: str = ""
-    """The claim on which it is to give more evidence, STUDY/ROUND/CLAIM; empty for none."""
     reproduces: Reproduction | None = None
     """What of another study it puts to the test again; None for a question of its own."""
 
@@ -217,7 +214,6 @@ def create_study(
             **({} if request.parsed is None else request.parsed.settings()),
             **({EXPLORE: True} if request.explore else {}),
             **({SERVERS: list(request.servers)} if request.servers else {}),
-            **({FOLLOWS: request.follows} if request.follows else {}),
             **({REPRODUCES: request.reproduces.model_dump(mode="json")} if request.reproduces else {}),
             **({PLANNER_OPTIONS: dict(request.planner_options)} if request.planner_options else {}),
             **({PAPERS: {name: sha256(text).hexdigest() for name, text in request.papers.items()}}

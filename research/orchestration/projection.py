@@ -1,25 +1,22 @@
-"""What a study shows at Prefect: rows, log lines, artifacts (plan, verdicts, curves, report), its question's form.
+"""What a study shows at Prefect: rows, log lines, artifacts (progress, verdicts, links), its question's form.
 
 A thread finds or starts the server and refreshes the study's flow run every few seconds: it reads the run's state and
 the study's log, reconciles both and publishes what is new. A study never waits for Prefect or fails with it: errors are
 one line and are retried; only a study that is over waits, for a bounded time, to show its end. A flow run that
 Prefect's engine executes is ended by its own process (`research.orchestration.flow`), one of a terminal's study here.
-Curves are of what was collected, whose snapshots are read, each once; pictures are of a fixed size in pixels.
 
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
 
-import base64
 import json
 import math
-import re
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -34,80 +31,31 @@ from research.orchestration import prefect_api, task_rows
 from research.orchestration.supervision import pages_address
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.approvals import describe_cost, how_to_answer
-from research.text import format_seconds
 from studies import EventLog, RunState, StudyLog, StudyState
-from studies.checks.conditions import CollectError, read_collected
 from studies.log.entries import AttemptState
-from studies.records.design import Design
-from studies.report.build import escape_markdown
-from studies.report.evidence import SUCCESS
-from studies.report.figure_data import Curves, Points, arm_curves
-from studies.report.prose import mark, why_asked
-from studies.verdicts.wording import question_of as tested_question
-
-MOST_BYTES: Final = 4 * 2**20
-"""Most that the pictures of one Markdown come to; Prefect was seen to take 3 MB and to show them."""
-_PICTURE = re.compile(r"(!\[[^\]]*\]\()([^):\s]+\.(svg|png))(\))")
-_TYPES = {"svg": "image/svg+xml", "png": "image/png"}
 
 
-def data_uri(picture: bytes, kind: str) -> str:
-    return f"data:{_TYPES[kind]};base64,{base64.b64encode(picture).decode()}"
-
-
-def embed_pictures(markdown: str, folder: Path, most: int = MOST_BYTES) -> str:
-    """Return the text with each picture of `folder` as a data URI; past `most` bytes the file's name stands instead."""
-    room = most
-
-    def embed(found: re.Match[str]) -> str:
-        nonlocal room
-        before, name, kind, after = found.groups()
-        path = folder / name
-        if not path.is_file():
-            return found[0]
-        address = data_uri(path.read_bytes(), kind)
-        room -= len(address)
-        return f"{before}{address}{after}" if room >= 0 else f"(`{name}` is too large to be shown here)"
-
-    return _PICTURE.sub(embed, markdown)
-
-
-DESCRIPTIONS: Final = {
-    "plan": "What is asked, what of it is **put to the test**, and the design with its seeds and its price, as locked.",
-    "curves": "How training goes, by arm. It decides nothing: verdicts rest on hidden tasks.",
-    "verdicts": "What the data say about each hypothesis, computed by code under the locked design, look by look.",
-    "report": "The **report**, as it lies in the study's folder.",
-    "pages": "Where the study is followed, reviewed, signed and steered, as long as `ajet ui` runs.",
-}
-"""What each artifact is, by name; Prefect shows it above. That of the progress counts the runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class StudyArtifact:
-    """What is published under `name`: `make` is called when `version` is another one than before."""
+class StudyArtifact(NamedTuple):
+    """What is published under `name` when it is another than before."""
 
     name: str
     type: Literal["markdown", "table", "progress"]
-    version: Hashable
-    make: Callable[[], str | float]
-    replaces: bool = False
+    data: str | float
+    description: str
+    """Prefect shows it above."""
+    replaces: bool = True
     """Whether it is put in the place of the one before; if not, that stays as history."""
-    description: str = ""
-    """In place of that in DESCRIPTIONS."""
 
 
-def build_artifacts(
-    state: StudyState, folder: Path, curves: "LearningCurves", pages: str = ""
-) -> Iterator[StudyArtifact]:
-    """Yield what there is to show of a study, whose files lie in `folder`; `pages` is the address of its page."""
+def build_artifacts(state: StudyState, pages: str = "") -> Iterator[StudyArtifact]:
+    """Yield what there is to show of a study; `pages` is the address of its page."""
     progress = progress_of(state)
-    yield StudyArtifact("progress", "progress", progress, lambda: progress.percent, True, str(progress))
-    if any((state.hypotheses, state.design, state.noise_plan, state.rounds_before, state.explored)):
-        plan = _plan(state)
-        yield StudyArtifact("plan", "markdown", plan, lambda: plan)
-    if collected := sum(run.collected is not None for run in state.every_run.values()):
-        version = (collected, len(state.rounds_before))
-        yield StudyArtifact("curves", "markdown", version, lambda: curves.markdown(state), replaces=True)
+    yield StudyArtifact("progress", "progress", progress.percent, str(progress))
+    links = f"- Pages: {f'[{pages}]({pages})' if pages else '`ajet ui`'}\n- Plan: `ajet study show {state.id}`\n"
+    if state.report is not None:
+        links += f"- Report: `ajet study report {state.id}`\n"
+    read_on = "Where the plan, the curves and the report are read, and the study is reviewed, signed and steered."
+    yield StudyArtifact("links", "markdown", links, read_on)
     rows = [
         ({} if state.most_rounds == 1 else {"round": each.round}) | {name: getattr(verdict, name) for name in _COLUMNS}
         for each in state.rounds
@@ -117,57 +65,8 @@ def build_artifacts(
         short = [
             {name: f"{cell:.4g}" if isinstance(cell, float) else cell for name, cell in row.items()} for row in rows
         ]
-        judged = json.dumps(short)
-        yield StudyArtifact("verdicts", "table", judged, lambda: judged)
-    if pages:
-        yield StudyArtifact("pages", "markdown", pages, lambda: f"[{pages}]({pages})", replaces=True)
-    if state.report is not None:
-        written = folder / state.report["markdown"]["path"]
-        sha256 = state.report["markdown"]["sha256"]
-        yield StudyArtifact("report", "markdown", sha256, lambda: embed_pictures(written.read_text(), written.parent))
-
-
-def _plan(state: StudyState) -> str:
-    question, before = tested_question(state), []
-    for each in state.rounds_before:
-        came = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in each.verdicts) or "not judged"
-        tested, lock = " ".join(tested_question(each).tested), (each.design_hash or "")[:16]
-        before.append(f"Round {each.round}: {tested} {came}; locked as {lock}.")
-    claims = []
-    for claim in state.hypotheses:
-        predicted = claim.prediction
-        veto = f" Vetoed: {state.vetoed[claim.id].reason}." if claim.id in state.vetoed else ""
-        why = f" Because: “{mark(claim.mechanism, state.rounds_before)}”." if claim.mechanism else ""
-        claims.append(
-            f"{claim.id}: {claim.statement}{why} Predicted: a difference of {predicted.low:g} to {predicted.high:g} "
-            f"({predicted.level:.0%}), true with probability {predicted.probability:g}.{veto}"
-        )
-    now = "" if state.most_rounds == 1 else f" in round {state.round} of at most {state.most_rounds}"
-    now += f', asked as: "{why_asked(state)}"' if state.why_asked else ""
-    sections = {
-        "Rounds before": before,
-        f"Put to the test{now}": question.tested,
-        "Not tested": question.not_tested,
-        "Hypotheses": claims,
-        "Design": () if state.design is None else _design(state.design, state.design_hash),
-        "Amended": [f"{each.amendment.reason} ({each.actor})" for each in state.amendments],
-    }
-    lines = [f"# {escape_markdown(question.asked)}", ""]
-    for title, sentences in sections.items():
-        if sentences:
-            lines += [f"## {escape_markdown(title)}", "", *(f"- {escape_markdown(said)}" for said in sentences), ""]
-    return "\n".join(lines)
-
-
-def _design(design: Design, design_hash: str | None) -> Iterator[str]:
-    price, looks = design.price, ", ".join(str(look.seeds) for look in design.looks)
-    yield " vs ".join(f"{arm.name}{' (control)' if arm.name == design.control_arm else ''}" for arm in design.arms)
-    yield f"seeds per arm: at most {len(design.seeds)}, looked at after {looks}"
-    yield f"metric: {design.metric.key}: {design.metric.meaning}"
-    yield f"test: {design.test} at alpha {design.alpha:g}"
-    whole = f"{price.runs} runs, about {format_seconds(price.total_s)} with {price.parallel} at once"
-    yield f"price: {whole}: {price.basis}"
-    yield f"lock: {design_hash or 'none yet'}"
+        judged = "What the data say about each hypothesis, computed by code under the locked design, look by look."
+        yield StudyArtifact("verdicts", "table", json.dumps(short), judged, replaces=False)
 
 
 _COLUMNS: Final = (
@@ -175,52 +74,6 @@ _COLUMNS: Final = (
     "n_control", "n_treatment", "test", "reason",
 )  # fmt: skip
 """Of the table of verdicts."""
-
-
-MOST_POINTS: Final = 200
-"""Most points of one curve: of a longer training every so many steps are drawn."""
-_CAPTION: Final = (
-    "Share of training episodes solved. Thin: one run; thick: the mean of an arm's collected runs. Nothing is "
-    "smoothed. These episodes are the training's own, not hidden ones."
-)
-
-
-class LearningCurves:
-    """The curves of a study, in whose `folder` its snapshots lie."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._read: dict[str, Points] = {}
-
-    def markdown(self, state: StudyState) -> str:
-        """Draw what there is, the newest round first; takes half a second a round."""
-        if state.most_rounds == 1:
-            return self._round(state)
-        return "\n".join(f"## Round {each.round}\n\n{self._round(each)}" for each in reversed(state.rounds))
-
-    def _round(self, state: StudyState) -> str:
-        if (data := self.data(state)) is None:
-            return "Nothing to draw yet."
-        from studies.report.plots import curves_picture  # matplotlib takes most of a second
-
-        return f"![Learning curves]({data_uri(curves_picture(data), 'png')})\n\n{_CAPTION}\n"
-
-    def data(self, state: StudyState) -> Curves | None:
-        """Return the curves of the report's arms; None where no run has one."""
-        arms = arm_curves(state, self._curve)
-        return Curves(arms, "share of training episodes solved", "training episodes") if arms else None
-
-    def _curve(self, run: RunState) -> Points:
-        """Return the points of a collected run; none where its snapshot is gone or was changed."""
-        if run.run_id not in self._read and run.collected is not None:
-            size, history = int(run.spec.job["episodes_per_step"]), []
-            with suppress(CollectError):
-                history = json.loads(read_collected(self._folder, run.collected["snapshot"]))["history"]
-            values = [(float(row["step"]) * size, row["metrics"].get(SUCCESS)) for row in history]
-            points = [(at, value) for at, value in values if value is not None and math.isfinite(value)]
-            every = -(-len(points) // MOST_POINTS)
-            self._read[run.run_id] = (*points[: -1 : every or 1], *points[-1:])
-        return self._read.get(run.run_id, ())
 
 
 def question_of(state: StudyState) -> prefect_api.Question | None:
@@ -260,10 +113,9 @@ class Projection:
         self.flow_run, self._begun, self._folder = flow_run, begun, folder
         self._state: StudyState | None = None
         self._rows: dict[str, task_rows.TaskRow] = {}
-        self._versions: dict[str, Hashable] = {}
-        """What is shown of each artifact, which is not published again; and where."""
+        self._artifacts: dict[str, StudyArtifact] = {}
+        """What is shown by name, which is not published again; and where."""
         self._shown: dict[str, UUID] = {}
-        self._curves = LearningCurves(folder)
         self._logged = {key for key, _ in (progress_lines(begun) if begun.resumed_count else ())}
         rows = task_rows.build_rows(begun) if told else ()
         self._written = {(row.key, line.key) for row in rows for line in task_rows.state_lines(row)}
@@ -287,13 +139,13 @@ class Projection:
             self.flow_run.task_runs.put(rows.values())
             self._rows = rows
             self._write((row.key, line) for row in rows.values() for line in task_rows.state_lines(row))
-            for artifact in build_artifacts(state, self._folder, self._curves, self._pages()):
-                if self._versions.get(name := artifact.name) != artifact.version:
+            for artifact in build_artifacts(state, self._pages()):
+                if self._artifacts.get(artifact.name) != artifact:
+                    name, type, data, description, replaces = artifact
                     key = f"{self._begun.id.lower().replace('_', '-')}-{name}"
-                    before = self._shown.get(name) if artifact.replaces else None
-                    description = artifact.description or DESCRIPTIONS[name]
-                    self._shown[name] = self.flow_run.publish(key, artifact.type, artifact.make(), description, before)
-                    self._versions[name] = artifact.version
+                    before = self._shown.get(name) if replaces else None
+                    self._shown[name] = self.flow_run.publish(key, type, data, description, before)
+                    self._artifacts[name] = artifact
             lines = {key: line for key, line in progress_lines(state) if key not in self._logged}
             if lines:
                 self.flow_run.log(lines.values())

@@ -8,10 +8,12 @@ never in the evaluator.
 
 import ast
 import re
+import tomllib
 import unicodedata
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from typing import Final
 
 from research.errors import DesignRefused
@@ -59,47 +61,10 @@ def does_as_written(slot: str, job: Mapping[str, object]) -> bool:
     return slot != "advantage" or (job["algorithm"] in ("grpo", "gspo") and bool(job["normalize_advantage"]))
 
 
-SLOTS: Final[Mapping[str, CodeSlot]] = {slot.name: slot for slot in (
-    CodeSlot(
-        REWARD, "def reward(task: dict, messages: list[dict], outcome: dict) -> float",
-        "after each training episode, with the task's id and data, the chat messages of the play, and `outcome`: the "
-        "environment's own `reward` and `success`, and `facts` by name; gives what is trained on",
-        "def reward(task, messages, outcome):\n    return outcome['reward']\n",
-        "reward, success, turns and characters (of the answers), and the environment's facts",
-    ),
-    CodeSlot(
-        "advantage", "def advantage(rewards: list[float], groups: list[int]) -> list[float]",
-        "before each update, with the rewards of the batch's episodes and the number of each one's group (the episodes "
-        "of one task); gives as many numbers, by which the policy gradient weighs each episode",
-        "from statistics import fmean, stdev\n\n\ndef advantage(rewards, groups):\n    own = {}\n"
-        "    for reward, group in zip(rewards, groups):\n        own.setdefault(group, []).append(reward)\n"
-        "    return [(reward - fmean(own[group])) / (stdev(own[group]) + 1e-6) for reward, group in "
-        "zip(rewards, groups)]\n",
-        "reward, and mean, std, n, min and max of its group",
-    ),
-    CodeSlot(
-        "task_weights", "def task_weights(history: list[dict]) -> list[float]",
-        "before each group, with the `id`, `data` and latest `rewards` of every training task; gives how often "
-        "each is to be played, of all that is (0 leaves it out): a curriculum, an order, a mix or a filter",
-        "def task_weights(history):\n    return [1.0] * len(history)\n",
-    ),
-    CodeSlot(
-        "prompt", "def prompt(messages: list[dict]) -> list[dict]",
-        "once a training play, with the game's opening messages; gives what the policy reads in their place",
-        "def prompt(messages):\n    return messages\n",
-    ),
-    CodeSlot(
-        "agent", "async def agent(episode, game) -> list[dict]",
-        "to play a training game: `await episode.chat(messages, tools=...)` asks the policy, `game.opening()` and "
-        "`game.answer(message)` give the game's messages; gives the conversation, and the game judges it",
-        "async def agent(episode, game):\n    messages = list(game.opening())\n"
-        "    tools = {'tools': list(game.tools)} if game.tools else {}\n    while True:\n"
-        "        reply = await episode.chat(messages, **tools)\n"
-        "        messages.append(reply.raw['choices'][0]['message'])\n"
-        "        if not (following := game.answer(messages[-1])):\n            return messages\n"
-        "        messages += following\n",
-    ),
-)}  # fmt: skip
+SLOTS: Final[Mapping[str, CodeSlot]] = {
+    name: CodeSlot(name, **slot)
+    for name, slot in tomllib.loads(resources.files(__package__).joinpath("slots.toml").read_text("utf-8")).items()
+}
 
 
 def code_rule(python: bool) -> str:

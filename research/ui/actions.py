@@ -5,7 +5,7 @@ is not done: the page that answers says what happened, and asks again.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, cast, get_args
 from urllib.parse import quote
@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from research.controller import interventions
 from research.controller.progress import progress_lines
-from research.controller.session import has_controller
+from research.controller.session import has_controller, request_reproduction
 from research.errors import BadInput
 from research.orchestration.handover import find_worker
 from research.scheduler.required_runs import attempts_running
@@ -191,12 +191,11 @@ def _sign(site: Site, view: View, form: Form) -> str:
 
 def _plan(site: Site, view: View, form: Form) -> None:
     """Ask a language model for a plan, which may cost money."""
-    fixed = find_evidence(site, form["evidence"]).fixed() if "evidence" in form else {}
-    site.previews.find(read_options(form, fixed), ask_model=True, wait_s=0.0)
+    site.previews.find(read_options(form), ask_model=True, wait_s=0.0)
 
 
 def _ask_evidence(site: Site, view: View, form: Form) -> str:
-    """Ask for more evidence on a claim; begin the study that is to give it, where one is chosen."""
+    """Ask for more evidence on a claim; begin the study that reproduces it, where that is chosen."""
     text, begins = strip_control_chars(form["text"]).strip(), form["way"] == "study"
     asked = find_evidence(site, f"{form['study']}/{form['claim']}")
     where, said = f"/s/{quote(form['study'])}", text
@@ -208,8 +207,12 @@ def _ask_evidence(site: Site, view: View, form: Form) -> str:
             "they stand beside the claim"
         )
     if begins:
-        options = read_options(form, asked.fixed())
-        begun = site.previews.begin(options, form.get("once", ""), follows=asked.name)
+        if not (proof := site.prove(asked.study.id)).holds:
+            raise BadInput(f"expected a study that verifies; found {proof.drifts[0]}")
+        named, budget = [asked.claim.id], form.get("budget", "").strip() or None
+        request = request_reproduction(site.home, asked.study, named, budget)
+        command = ("study", "reproduce", asked.study.id, "--claims", *named)
+        begun = site.previews.begin_request(replace(request, command=command), form.get("once", ""))
         where, said = f"/s/{quote(begun)}", f"{text} [begun: {begun}]"
     state = site.state(form["study"])
     site.reviews(state.id).append(state, "ask", by=view.who.name, about=asked.about, text=said)

@@ -1,33 +1,28 @@
-"""More evidence on a claim: what was found, how it could be asked again, and the honest ways to have it.
+"""More evidence on a claim: what was found, and the honest ways to have it.
 
 Data that were seen cannot be added to: a look that no lock named has no level. So a claim gets more evidence by a word
-to the planner of an inquiry that is open, by a larger budget where that stopped it, or by a study with seeds and a
-level of its own.
+to the planner of an inquiry that is open, by a larger budget where that stopped it, or by a study that reproduces it
+with seeds and a level of its own.
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise, repeat
-from typing import Final, NamedTuple, cast
+from typing import NamedTuple
 
 from starlette.exceptions import HTTPException
 
+from research.controller.built_designs import build_reproduction
 from research.controller.preview import price_next_round
 from research.design.comparison import StatisticalRequirements
 from research.design.known_findings import KnownFinding, describe_evidence, load_findings
-from research.errors import BadInput, DesignRefused, ResearchError
-from research.proposals.arms import Scalar, field_value, value_text
+from research.errors import BadInput, ResearchError
 from research.proposals.metric_choice import format_difference
 from research.scheduler.required_runs import is_stopped_by_budget, may_continue
 from research.shown.study import describe_resume
-from research.text import format_flag, format_seconds
+from research.text import format_seconds
 from research.ui.site import Site
 from studies import StudyState
-from studies.records.base import JsonValue
-from studies.records.design import CONFIGURATION, MODEL, SLOTS, Design, Hypothesis, is_expression
-
-_FIXED: Final = {"--job": "job", "--model": "model_path", "--model-path": "model_path", "--backend": "backend"}
+from studies.records.design import Design, Hypothesis
 
 
 class Way(NamedTuple):
@@ -78,52 +73,8 @@ class ClaimEvidence:
         cost = f"{design.price.runs} runs, about {format_seconds(design.price.total_s)}"
         return f"{cost}; power {power:.2g} at {format_difference(design.metric, effect)}"
 
-    def fixed(self) -> dict[str, str]:
-        """Return what the command of its study said of files, which a study on the same question shares."""
-        words = [part for word in self.study.command or () for part in str(word).split("=", 1)]
-        return {_FIXED[word]: value for word, value in pairwise(words) if word in _FIXED}
-
-    def fields(self) -> dict[str, str]:
-        """Return the options of a study that asks it again; BadInput where a page cannot say it."""
-        claim, held, design = self.claim, self._held(), self.design
-        if claim.contrast or MODEL in claim.varied:
-            raise BadInput("expected a comparison that flags of a page say; name models or a contrast in a terminal")
-        shape = "together" if claim.variable == CONFIGURATION else ""
-        requirements = StatisticalRequirements.of(self.study.settings)
-        varied = sorted(claim.varied.items(), key=lambda entry: entry[0] == claim.moderator)
-        effect = claim.smallest_effect or requirements.effect
-        return {
-            "vary": "\n".join(f"{name}={','.join(map(self._value, repeat(name), values))}" for name, values in varied),
-            "held": "\n".join(f"{name}={value}" for name, value in held.items()),
-            "shape": "interaction" if claim.moderator else "trend" if claim.ladder else shape,
-            "env": design.environment,
-            "metric": requirements.metric.text if requirements.metric else "",
-            "effect": f"{effect:g}" if effect else "", "rounds": "1", "planner": "rules",
-            "budget": format_flag(float(self.study.settings["budget_s"])),
-        }  # fmt: skip
-
-    @property
-    def lost(self) -> tuple[str, ...]:
-        """What all arms of its study shared and no flag of a page says: the next study has it otherwise."""
-        shared = () if self.finding is None or self.fixed() else self.finding.conditions.fields
-        apart = self.design.metric.evaluate_by or self.design.metric.evaluates_apart(self.claim.declared)
-        return (*(name for name in shared if name not in self._held()), *["how hidden tasks are played"][: bool(apart)])
-
-    def _held(self) -> dict[str, str]:
-        found = {}
-        for name, value in ({} if self.finding is None else self.finding.conditions.fields).items():
-            with suppress(DesignRefused, TypeError):
-                found[name] = value_text(field_value(name, cast(Scalar, value)))
-        return found
-
-    def _value(self, name: str, value: JsonValue) -> str:
-        source = self.design.code.get(str(value), "") if name in SLOTS else ""
-        if source and not is_expression(source):
-            raise BadInput(f"expected an expression as code of {name}; found a file: ask for it in a terminal")
-        return source or value_text(cast(Scalar, value))
-
     def ways(self, site: Site) -> Iterator[Way]:
-        """Yield the ways within its own study, each with what it costs and could see."""
+        """Yield the ways, each with what it costs and could see."""
         state, over = self.study, "it is concluded, and its level is spent"
         over = over if state.concluded_reason is not None else ""
         no = over or "it is stopped" if over or state.stopped_reason is not None else ""
@@ -135,6 +86,12 @@ class ClaimEvidence:
         collected = sum(run.status == "collected" for run in self.round.runs.values())
         told = f"{collected} runs are collected; the whole lock: {self.power}; {describe_resume(state)}"
         yield Way("budget", "a larger budget, for what its lock asks for", told, no)
+        no = ""
+        try:
+            build_reproduction(state, [self.claim.id], site.home.models)
+        except BadInput as error:
+            no = str(error)
+        yield Way("study", "a new study under its lock, with fresh seeds and a level of its own", self.power, no)
 
     def _next_round(self, site: Site) -> str:
         if self.study.open_claims:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from research.controller.options import ResearchOptions, make_request, require_planner, require_understood
 from research.controller.options import select_planner as choose_planner
 from research.controller.preview import PlanPreview, preview_study
-from research.controller.session import begin_served
+from research.controller.session import StudyRequest, begin_served
 from research.controller.wandb import wandb_login
 from research.environments.catalog import requirements_of
 from research.errors import BadInput, NotReady, ResearchError
@@ -67,9 +67,9 @@ class Preview:
         return self.seen is not None or bool(self.refused)
 
 
-def read_options(asked: Mapping[str, str], fixed: Mapping[str, Any] = {}) -> ResearchOptions:
-    """Return the options that a form asks for, with those that are `fixed`. Raise BadInput: for what reads files, too,
-    as a page has none of its reader's."""
+def read_options(asked: Mapping[str, str]) -> ResearchOptions:
+    """Return the options that a form asks for. Raise BadInput: for what reads files, too, as a page has none of its
+    reader's."""
     given: dict[str, Any] = {name: text for name in PLAIN if (text := asked.get(name, "").strip())}
     given |= {name: [line.strip() for line in asked.get(name, "").splitlines() if line.strip()] for name in LISTS}
     words = [text for value in given.values() for text in (value if isinstance(value, list) else [value])]
@@ -85,7 +85,7 @@ def read_options(asked: Mapping[str, str], fixed: Mapping[str, Any] = {}) -> Res
                 f"expected no files on a page; found {entry[:60]!r}; ask for it in a terminal: ajet research"
             )
     try:
-        return ResearchOptions.model_validate({**given, **fixed})
+        return ResearchOptions.model_validate(given)
     except ValidationError as error:
         raise BadInput(f"expected options as `ajet research --help` says them; found {describe(error)}") from error
 
@@ -141,22 +141,24 @@ class Previews:
         except NotYet:
             return Preview(once="")
 
-    def begin(self, asked: ResearchOptions, once: str = "", follows: str = "") -> str:
-        """Begin a study as `ajet research --detach` does, and return its id; the one that `once` began before. Raise
-        what is wrong with it, and NotReady where no worker runs: nothing is begun then."""
+    def begin(self, asked: ResearchOptions, once: str = "") -> str:
+        """Begin a study as `ajet research --detach` does, and return its id; as `begin_request`."""
+        notes = list[str]()
+        request = make_request(asked, notes.append)
+        planner = require_planner(request, notes.append, asked=asked)
+        named = replace(request, planner=planner.name, model=planner.model, command=asked.command())
+        return self.begin_request(named, once, asked.sandbox)
+
+    def begin_request(self, request: StudyRequest, once: str = "", sandbox: str | None = None) -> str:
+        """Begin a study with the worker and return its id; the one that `once` began before. Raise what is wrong with
+        it, and NotReady where no worker runs: nothing is begun then."""
         with self._beginning:
             if once in self._begun:
                 return self._begun[once]
-            notes = list[str]()
-            request = make_request(asked, notes.append)
-            planner = require_planner(request, notes.append, asked=asked)
-            give = find_worker(self._home)
+            notes, give = list[str](), find_worker(self._home)
             needs = requirements_of(request.requested.custom_environments)
-            isolation = choose(asked.sandbox, os.environ, self._home, notes.append, needs)
-            created = replace(
-                request, planner=planner.name, model=planner.model, command=asked.command(), follows=follows,
-                sandbox=isolation.sandboxing, wandb=wandb_login(os.environ).online,
-            )  # fmt: skip
+            isolation = choose(sandbox, os.environ, self._home, notes.append, needs)
+            created = replace(request, sandbox=isolation.sandboxing, wandb=wandb_login(os.environ).online)
 
             def hand(study: str) -> str:
                 self._begun[once or study] = study  # also where it cannot be handed over: it is begun

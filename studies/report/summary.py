@@ -130,7 +130,8 @@ def ask_user(state: StudyState) -> Iterator[Point]:
     by = planner_label(str(state.planner["name"]), state.planner.get("model"))
     for note in [note for note in state.notebook if note.kind == "ask"][-_MOST_QUESTIONS:]:
         said = PlannerMessage(by=f"{by} asks", text=note.text, unfounded=())
-        yield Point("A question to you", quote_held(said, state.rounds), command=f"ajet study note {state.id} '...'")
+        answer = f"ajet study amend {state.id} --note '...'"
+        yield Point("A question to you", quote_held(said, state.rounds), command=answer)
 
 
 def describe_reproduction(state: StudyState) -> Iterator[Point]:

@@ -16,6 +16,7 @@ import pytest
 from research.files import read_json
 from research.installation.home import Home
 from research.runs.files import AttemptFolder
+from research.scheduler.next_step import is_done
 from studies import EventLog, RunState, StudyState
 from tests.end_to_end.controller import BASE, STUDY, check_results, home_with_study, make_loop, state_of
 from tests.research.runs.trials import members
@@ -67,7 +68,7 @@ def kill_during_training(home: Home, run: RunState, is_victim: Callable[[psutil.
 
 def test_each_kind_of_process_may_be_killed_and_its_run_goes_on(home: Home) -> None:
     loop = make_loop(home, EventLog(home.database))
-    state = loop.tick().state
+    state = loop.tick()
     targets = dict(zip(state.runs, VICTIMS, strict=False))
     sessions: list[int] = []
     for _ in within_deadline():
@@ -76,9 +77,8 @@ def test_each_kind_of_process_may_be_killed_and_its_run_goes_on(home: Home) -> N
             if run.active is not None and (session := kill_during_training(home, run, VICTIMS[code])):
                 sessions.append(session)
                 targets.pop(run_id)
-        result = loop.tick()
-        state = result.state
-        if result.done:
+        state = loop.tick()
+        if is_done(state):
             break
     check_results(home, state)
     assert [len(run.measurements) for run in state.runs.values()] == [2] * 6

@@ -16,6 +16,7 @@ from research.installation.home import Home
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.proposals.actions import Explore, Tried
 from research.runs.files import AttemptFolder, AttemptOutcome
+from research.scheduler.next_step import is_done
 from sandboxes import ProcessSandbox
 from studies import EventLog, RunState, fold
 from studies.log.event import row_of
@@ -63,7 +64,7 @@ def test_a_study_evaluates_its_untrained_policy_once_and_all_runs_on_the_same_hi
             home=home, log=log, study=STUDY, planner=planner,
             sandbox=ProcessSandbox(home.sandboxes), pricing=PRICING, base=SMALL, noise_bank=lambda log: KNOWN,
         )  # fmt: skip
-        while not loop.tick().done:
+        while not is_done(loop.tick()):
             pass
         events = log.read(STUDY)
         state = fold(events)

@@ -15,7 +15,7 @@ from typing import Any, cast
 from hypothesis import settings
 
 from research.controller.closing import Closing
-from research.controller.controller import ReportBuilder, StudyController, TickResult
+from research.controller.controller import ReportBuilder, StudyController
 from research.controller.interventions import answer_question, require_question
 from research.controller.planning import Planning
 from research.design.noise_bank import NoiseBank
@@ -23,6 +23,7 @@ from research.installation.home import Home
 from research.isolation.mode import UNISOLATED
 from research.proposals.actions import DEFAULT_TABLE as SETTLING_TABLE
 from research.runs.wandb_log import ReadTracking
+from research.scheduler.next_step import is_done
 from research.scheduler.steps import FAILURES, Decide
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
 from studies.log.entries import ApprovalAnswer
@@ -233,26 +234,26 @@ class Bench:
     def until(self, reached: Callable[[StudyState], object], loop: StudyController | None = None) -> StudyState:
         loop = loop or self.loop()
         for _ in range(MOST_TICKS):
-            if reached(state := loop.tick().state):
+            if reached(state := loop.tick()):
                 return state
             self.clock.advance(self.tick_s)
         raise AssertionError(f"it never came to that: {state.status}")
 
-    def drive(self, loop: StudyController) -> TickResult:
+    def drive(self, loop: StudyController) -> StudyState:
         for _ in range(MOST_TICKS):
-            result = loop.tick()
-            if result.done:
-                return result
-            if self.approves and result.state.open_question is not None:
+            state = loop.tick()
+            if is_done(state):
+                return state
+            if self.approves and state.open_question is not None:
                 self.answer()
             self.clock.advance(self.tick_s)
-        raise AssertionError(f"not done after {MOST_TICKS} ticks: {result.state.status}")
+        raise AssertionError(f"not done after {MOST_TICKS} ticks: {state.status}")
 
     def drive_by_single_events(self, *, written: bool) -> tuple[StudyState, int]:
         self.sandbox.clock = self.clock
         for killed in range(MOST_TICKS):
             try:
-                return self.drive(self.loop(0 if written else 1, written=written)).state, killed
+                return self.drive(self.loop(0 if written else 1, written=written)), killed
             except Cut:
                 continue
         raise AssertionError(f"not done after {MOST_TICKS} controllers")

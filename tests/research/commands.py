@@ -49,7 +49,7 @@ def run_on_full_disk(home: Path) -> None:
         said = str(error)
     filler.unlink()
     bench.sandbox.polls = 1
-    status, studies = bench.drive(bench.loop()).state.status, len(list(home.glob("studies/*")))
+    status, studies = bench.drive(bench.loop()).status, len(list(home.glob("studies/*")))
     print(json.dumps({"tried": tried, "said": said, "status": status, "studies": studies}))
 
 

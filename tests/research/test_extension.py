@@ -45,7 +45,7 @@ def lengths(state: StudyState) -> Counter[JsonValue]:
 def test_runs_that_rise_are_all_made_longer_and_the_verdict_reads_the_longer_alone(fast_path: Path) -> None:
     bench = Bench(fast_path, design=extending())
     bench.sandbox.rate = opposed
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     kinds = [event.type for event in bench.events()]
     at, sized = kinds.index(EventType.LENGTH_DECIDED), kinds.index(EventType.DESIGN_SIZED)
     assert (kinds[:at].count(EventType.RUN_PLANNED), kinds[:sized].count(EventType.VERDICT_COMPUTED)) == (6, 0)
@@ -101,7 +101,7 @@ def test_who_amends_the_budget_after_the_pilot_began_does_not_choose_the_length(
 
 def test_a_verdict_on_shorter_runs_leaves_them_so_when_more_budget_comes(fast_path: Path) -> None:
     bench = Bench(fast_path, design=extending(), max_runs=5)
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert (state.length, len(state.verdicts)) == (None, 1)
     assert not state.awaits_length
 
@@ -115,7 +115,7 @@ def test_a_claim_that_is_vetoed_in_the_pilot_is_made_no_longer(
     bench.until(lambda state: len(state.values("group_size=32")) == 1, loop)
     for name in vetoed:
         bench.append(EventType.HYPOTHESIS_VETOED, hypothesis=name, reason="no")
-    state = bench.drive(loop).state
+    state = bench.drive(loop)
     assert (state.status, state.length and state.length.steps) == ("concluded", steps)
     longer = {run.spec.arm for run in state.runs.values() if run.spec.job["steps"] == LONG}
     assert longer == ({"group_size=8", "group_size=16"} if steps else set())
@@ -128,7 +128,7 @@ def test_killed_between_any_two_events_it_comes_to_the_same(fast_path: Path, wri
     for bench in (whole, killed):
         bench.approves = True
     whole.sandbox.clock = whole.clock
-    expected = whole.drive(whole.loop()).state
+    expected = whole.drive(whole.loop())
     state, _ = killed.drive_by_single_events(written=written)
     assert check_whole(killed).length == expected.length
     assert (state.verdicts, lengths(state)) == (expected.verdicts, lengths(expected))

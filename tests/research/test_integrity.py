@@ -121,7 +121,7 @@ def test_a_flag_that_says_finished_counts_for_nothing_when_the_process_died(tmp_
         return "died"
 
     bench.sandbox.script = script
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert (codes(state), [verdict.verdict for verdict in state.verdicts]) == ({"attempt_died"}, ["invalid"])
 
 
@@ -145,7 +145,7 @@ def test_nothing_that_attempts_wrote_reaches_the_planner(tmp_path: Path, monkeyp
     monkeypatch.setattr(FakeHandle, "_end", end)
     monkeypatch.setattr(FakeHandle, "logs", lambda handle, *, tail_bytes=65_536: f"last words\n{INJECTION}\n")
     bench.sandbox.script = script
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     told = json.dumps([event.payload for event in bench.events()])
     assert INJECTION in told  # people can read it in the log
     assert planner.asked[-1] == "conclude"  # the planner was asked again when it had all been written
@@ -198,7 +198,7 @@ def test_evidence_or_a_lock_that_was_changed_by_hand_makes_the_verdict_invalid(
         real(self, state, step)
 
     monkeypatch.setattr(type(loop), "_run_step", meddle)
-    state = bench.drive(loop).state
+    state = bench.drive(loop)
     (verdict,) = state.verdicts
     assert verdict.verdict == "invalid"
     assert named in verdict.reason or named in codes(state)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from research.controller.interventions import ACCEPTABLE
+from research.scheduler.next_step import is_done
 from studies import Event, EventLog, EventType, StudyLog, StudyState, fold
 from studies.log.event_log import Change
 from studies.report.content import report_content
@@ -91,13 +92,13 @@ def visited(bench: Bench, kind: Kind, at: Callable[[int], bool]) -> tuple[StudyS
     log = IntrudingLog(bench.home.database, bench.clock, kind, at)
     loop = bench.loop(log=log)
     for _ in range(1_000):
-        result = loop.tick()
-        if result.done and result.state.status == "concluded":
-            return result.state, log.intrusions
-        if result.state.status in ("stopped", "paused"):
+        state = loop.tick()
+        if is_done(state) and state.status == "concluded":
+            return state, log.intrusions
+        if state.status in ("stopped", "paused"):
             bench.append(EventType.STUDY_RESUMED, command=[])
         bench.clock.advance(1)
-    raise AssertionError(f"it never came to an end: {result.state.status}")
+    raise AssertionError(f"it never came to an end: {state.status}")
 
 
 def check(bench: Bench, state: StudyState) -> None:

@@ -72,7 +72,7 @@ def studied(path: Path, script: Script, topic: str = TOPIC, rate: float | None =
     bench.build_report = build_report
     if rate is not None:
         bench.sandbox.rate = lambda spec: rate + (spec.seed % 4) / 512
-    return bench, bench.drive(bench.loop()).state
+    return bench, bench.drive(bench.loop())
 
 
 def report(bench: Bench, state: StudyState) -> tuple[str, str]:
@@ -189,7 +189,7 @@ def test_a_declined_topic_ends_with_a_report(tmp_path: Path, script: dict[str, l
     if cut is not None:
         with pytest.raises(Cut):
             bench.drive(bench.loop(cut))
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert (state.status, state.declined, state.runs) == ("concluded", True, {})
     assert [act.action for act in state.planner_acts][-1] == "decline"
     assert [event.type for event in bench.events()][-2:] == [EventType.STUDY_CONCLUDED, EventType.REPORT_BUILT]
@@ -235,7 +235,7 @@ def bench(tmp_path: Path, trace: Path) -> Bench:
 
 def test_code_is_run_nowhere_from_planning_to_report(bench: Bench, trace: Path) -> None:
     bench.build_report = build_report
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert (state.status, trace.exists()) == ("concluded", False)
     assert source(trace) in report(bench, state)[0]
     assert "-    return outcome[" in report(bench, state)[0]
@@ -265,7 +265,7 @@ def test_code_is_refused_where_the_sandbox_does_not_isolate(tmp_path: Path, trac
 @pytest.mark.parametrize(("end", "code"), [("failed", "server_died"), ("timeout", "timeout")])
 def test_generated_code_gets_no_other_try_after_an_end_it_may_have_caused(bench: Bench, end: str, code: str) -> None:
     bench.sandbox.script = lambda order: end if order.attempt == 1 else "ok"
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert {(run.spec.arm, len(run.attempts), run.status) for run in state.runs.values()} == {
         ("reward=built-in", 2, "collected"), ("reward=dense", 1, "invalid"),
     }  # fmt: skip

@@ -84,7 +84,7 @@ def driven(path: Path, stillness: dict[str, Any] | None, diff: float = 1e-6, **c
     bench = Bench(path, design=design(16), noise=plan(**changes))
     bench.build_report = build_report
     with written(see):
-        return bench, bench.drive(bench.loop()).state
+        return bench, bench.drive(bench.loop())
 
 
 def report(bench: Bench) -> str:
@@ -168,7 +168,7 @@ def test_a_learner_that_moves_weights_at_rate_0_ends_the_study(tmp_path: Path, m
     first = plan(job=job.model_dump(mode="json", exclude={"seed", "tracking"}), seeds=())
     bench = Bench(tmp_path, design=design(16), noise=first)
     bench.read_tracking = read_tracking
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert trained(state) == [PLUMBING_ARM]
     assert "changed the weights" in state.concluded_reason
 
@@ -210,7 +210,7 @@ def studied(tmp_path_factory: pytest.TempPathFactory, models: ComparedModels) ->
     bench = Bench(tmp_path_factory.mktemp("home"), design=compared(models))
     bench.sandbox.rate, bench.sandbox.begins = ends, begins
     bench.build_report = build_report
-    return bench, bench.drive(bench.loop()).state
+    return bench, bench.drive(bench.loop())
 
 
 @pytest.mark.slow
@@ -260,7 +260,7 @@ def sharing(tmp_path_factory: pytest.TempPathFactory) -> Driven:
     bench = Bench(tmp_path_factory.mktemp("home"), design=planned, noise=shared_plan(seeds=()))
     bench.sandbox.begins = lambda spec: 0.25 if spec.arm == PLUMBING_ARM else 0.5
     bench.build_report = build_report
-    return bench, bench.drive(bench.loop()).state
+    return bench, bench.drive(bench.loop())
 
 
 def test_the_untrained_policy_is_evaluated_once_for_all_runs_that_provably_begin_with_it(sharing: Driven) -> None:
@@ -335,7 +335,7 @@ def test_a_copy_that_is_changed_while_its_run_trains_is_found_and_the_run_given_
         return "ok"
 
     bench.sandbox.script = script
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     runs = state.runs_in("confirm")
     assert {run.attempts[0].code for run in runs} == {EVIDENCE_CHANGED}
     assert {run.invalid[0] for run in runs if run.invalid is not None} == {EVIDENCE_CHANGED}

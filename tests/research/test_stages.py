@@ -29,7 +29,7 @@ NOW = datetime(2031, 3, 4, 12, tzinfo=UTC)
 
 
 def finished(bench: Bench) -> StudyState:
-    return bench.drive(bench.loop()).state
+    return bench.drive(bench.loop())
 
 
 def counts(state: StudyState) -> dict[Phase, int]:
@@ -201,7 +201,7 @@ def spend_in(phase: Phase, path: Path, chosen: Design, after: int) -> tuple[Benc
     loop = bench.loop()
     bench.until(lambda state: len(ended) >= after and any(run.active for run in state.runs_in(phase)), loop)
     bench.clock.advance(600)
-    return bench, bench.drive(loop).state
+    return bench, bench.drive(loop)
 
 
 @pytest.mark.parametrize(("phase", "after"), [("noise", 1), ("screen", 2)])
@@ -254,7 +254,7 @@ def test_a_budget_that_is_lowered_after_results_makes_verdicts_exploratory(fast_
     loop = lowered.loop()
     lowered.until(lambda state: len(state.values("group_size=16")) == 3, loop)
     interventions.change_budget(StudyLog(lowered.log, STUDY), loop.state().worked_s, "enough seen")
-    state = lowered.drive(loop).state
+    state = lowered.drive(loop)
     assert [v.exploratory for v in state.verdicts] == [True]
 
 
@@ -283,7 +283,7 @@ def test_a_vetoed_hypothesis_gets_no_more_runs_and_is_judged_on_what_is_there(fa
     loop = bench.loop()
     bench.until(lambda state: bool(state.interim or state.verdicts), loop)
     bench.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason="hacked")
-    state = bench.drive(loop).state
+    state = bench.drive(loop)
     found = [(v.hypothesis, v.look, v.verdict) for v in state.verdicts]
     assert (state.status, found) == ("concluded", [("h1", 1, "inconclusive"), ("h2", 3, "inconclusive")])
     assert len(state.values("group_size=16")) <= 3  # two, and what had finished by then
@@ -299,7 +299,7 @@ def test_an_invalid_verdict_that_no_seed_can_heal_gets_no_more_seeds(fast_path: 
     collected = next(run.collected for run in state.runs_of("group_size=16") if run.collected is not None)
     path = bench.home.study(STUDY) / ("design.lock" if harm == "lock" else collected["evaluation"]["path"])
     path.write_text(path.read_text() + " ")
-    state = bench.drive(loop).state
+    state = bench.drive(loop)
     assert [(v.look, v.verdict) for v in state.verdicts] == [(1, "invalid")]
     assert [(d.action, d.look) for d in state.decisions if d.hypothesis] == [("settle", 1)]
     assert (state.status, counts(state)) == ("concluded", {"confirm": 4})  # the first look's, and none after it
@@ -316,7 +316,7 @@ def test_an_amendment_between_two_looks_ends_no_run_of_the_next(fast_path: Path)
     assert [(v.verdict, v.final) for v in before.verdicts] == [("invalid", False)]
     code = next(run.invalid[0] for run in before.runs.values() if run.invalid)
     interventions.accept_violation(StudyLog(bench.log, STUDY), code, "looked at, and harmless")
-    after = loop.tick().state
+    after = loop.tick()
     assert len(after.superseded) == 1
     assert VETOED not in {run.invalid[0] for run in after.runs.values() if run.invalid}
     assert {run.status for run in after.runs.values() if run.spec.seed == 103} == {"running"}

@@ -85,7 +85,7 @@ def test_a_fresh_controller_appends_the_next_event_wherever_the_last_was_killed(
         for bench in (whole, killed):
             bench.planner, bench.approves = Thoughtful(), True
         whole.sandbox.clock = whole.clock
-        expected = whole.drive(whole.loop()).state
+        expected = whole.drive(whole.loop())
         _, controllers = killed.drive_by_single_events(written=written)
         assert course(killed) == course(whole)
         assert controllers >= expected.event_count - 2 - 2 * len(expected.approvals), "each appended one event"
@@ -130,7 +130,7 @@ def test_whatever_fails_and_wherever_it_is_killed_a_study_ends_whole_within_its_
         assert most is None or len(state.runs) <= most
         assert [d.rule for d in state.decisions if d.action == "stop"] == [BUDGET_RULE] * (state.status == "stopped")
         if cuts and budget > 60.0:  # how much of a budget is left depends on what a killed controller had worked
-            expected = calm.drive(calm.loop()).state
+            expected = calm.drive(calm.loop())
             # which attempts ran side by side, which is told as a threat, depends on when a controller was killed
             assert [v.inputs_sha256 for v in state.verdicts] == [v.inputs_sha256 for v in expected.verdicts]
             assert {key: (run.status, len(run.attempts), run.measurements) for key, run in state.runs.items()} == {
@@ -335,7 +335,7 @@ class StudyMachine(RuleBasedStateMachine):
         self.bench.approves = True
         for _ in range(3):
             self.resume()
-            state = self.bench.drive(self.loops.pop()).state
+            state = self.bench.drive(self.loops.pop())
             if state.status == "concluded":
                 assert all(run.status in ("collected", "invalid") for run in state.every_run.values())
                 return

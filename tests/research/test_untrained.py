@@ -178,7 +178,7 @@ def test_runs_evaluate_for_themselves_where_the_run_that_was_to_do_it_for_all_wa
         fast_path, lambda order: "failed" if order.spec.arm == PLUMBING_ARM else "ok", shared_design(16),
         shared_plan(seeds=()),
     )  # fmt: skip
-    state = lost.drive(lost.loop()).state
+    state = lost.drive(lost.loop())
     assert [run.status for run in state.runs_in("noise")] == ["invalid"]
     assert state.verdicts
     assert {run.untrained for run in state.runs_in("confirm")} == {""}
@@ -196,7 +196,7 @@ def test_a_run_that_goes_on_keeps_the_shared_evaluation(tmp_path: Path) -> None:
         return "ok"
 
     bench.sandbox.script = script
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     (still,) = state.runs_in("noise")
     for run in state.runs_in("confirm"):
         assert [(attempt.resumes, attempt.initial_of) for attempt in run.attempts] == [
@@ -297,7 +297,7 @@ def test_a_seen_run_with_other_evaluations_is_the_price_of_one_with_as_many(epis
 
 def test_runs_with_and_without_an_evaluation_before_training_make_no_common_median(fast_path: Path) -> None:
     bench = Bench(fast_path, design=shared_design(16), noise=shared_plan(seeds=()))
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     episodes = state.design.metric.episodes if state.design is not None else 0
     seen = median_seconds(bench.log)
     assert {found.episodes for found in seen.values()} == {episodes}

@@ -20,10 +20,10 @@ import pytest
 
 from research.cli.research import research
 from research.controller import session
-from research.controller.controller import StudyController, TickResult
+from research.controller.controller import StudyController
 from research.design.pricing import Pricing
 from research.installation.home import Home
-from studies import EventLog, fold
+from studies import EventLog, StudyState, fold
 from swarm.job import Job
 from tests.research.bench import Knows
 
@@ -92,7 +92,7 @@ def simulated(**settings: Any) -> StudyController:
     sandbox = SimSandbox(home.sandboxes, world, clock)
 
     class OnSimulatedTime(StudyController):
-        def tick(self) -> TickResult:
+        def tick(self) -> StudyState:
             ends = [(moment - clock.true).total_seconds() for moment in sandbox.running().values()]
             clock.advance(max([1.0, *ends]))
             return super().tick()

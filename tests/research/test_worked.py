@@ -10,6 +10,7 @@ import pytest
 from research.controller.controller import BEAT_S, StudyController
 from research.controller.interventions import request_continue, request_pause
 from research.planners.context import Check, PlannerContext, PlannerTurn
+from research.scheduler.next_step import is_done
 from studies import Event, EventLog, EventType, StoreError, StudyState
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import design
@@ -32,7 +33,7 @@ class Awake:
         for _ in range(looks):
             self.seconds += seconds / looks
             self.bench.clock.advance(seconds / looks)
-            state = loop.tick().state
+            state = loop.tick()
         return state
 
     def wait(self, seconds: float) -> None:
@@ -77,10 +78,10 @@ class SlowPlanner(ScriptedPlanner):
 def test_a_long_step_during_a_stop_or_a_pause_is_charged(awake: Awake, written: tuple[EventType, ...]) -> None:
     awake.bench.design, awake.bench.planner = None, SlowPlanner(awake, *written)
     loop = awake.loop()
-    assert loop.tick().state.worked_s == 300.0
+    assert loop.tick().worked_s == 300.0
     awake.wait(7200.0)
     if EventType.STUDY_RESUMED not in written:
-        assert loop.tick().state.worked_s == 300.0  # it stands still since
+        assert loop.tick().worked_s == 300.0  # it stands still since
 
 
 class FlakyLog(EventLog):
@@ -125,14 +126,13 @@ def test_while_a_study_is_paused_what_runs_finishes_and_nothing_begins(fast_path
     assert not request_pause(bench.log, STUDY)
     for _ in range(10):
         bench.clock.advance(5)
-        result = loop.tick()
-    state = result.state
-    assert (result.done, state.status, state.paused_reason) == (False, "paused", "lunch")
+        state = loop.tick()
+    assert (is_done(state), state.status, state.paused_reason) == (False, "paused", "lunch")
     assert [run.status for run in state.runs.values() if run.attempts] == ["collected", "collected"]
     assert state.verdicts == ()
     assert request_continue(bench.log, STUDY)
     assert not request_continue(bench.log, STUDY)
-    state = bench.drive(loop).state
+    state = bench.drive(loop)
     assert (state.status, state.resumed_count) == ("concluded", 0)  # one controller saw it through
 
 
@@ -145,7 +145,7 @@ def test_a_pause_costs_time_only_while_something_runs(awake: Awake, paused: Stud
     awake.work(paused, 7200.0, looks=10)
     assert paused.budget_left(paused.state()) == before
     awake.bench.append(EventType.STUDY_RESUMED, command=[])
-    assert paused.budget_left(paused.tick().state) == before
+    assert paused.budget_left(paused.tick()) == before
 
 
 def test_a_pause_does_not_outlast_the_budget_of_what_runs(awake: Awake, paused: StudyController) -> None:

@@ -1,6 +1,7 @@
 """Ask: what a study of a question would be, see and cost, before it begins; and more evidence on a claim."""
 
 import shlex
+from secrets import token_urlsafe
 from urllib.parse import urlencode
 
 from research.controller.options import ResearchOptions
@@ -20,10 +21,8 @@ def page(site: Site, view: View) -> Page:
     evidence = find_evidence(site, view.get("evidence")) if view.get("evidence") else None
     preview, options, refused = None, None, ""
     try:
-        if evidence is not None and not fields:
-            fields = evidence.fields()
         if any(fields.get(name, "").strip() for name in ("topic", "vary")):
-            options = read_options(fields, {} if evidence is None else evidence.fixed())
+            options = read_options(fields)
             preview = site.previews.find(options)
     except ResearchError as error:
         refused = str(error)
@@ -36,7 +35,7 @@ def page(site: Site, view: View) -> Page:
         "is_line": lambda part: isinstance(part, Fact), "understood": _command(understood),
         "understood_at": "" if understood is None else _address(understood), "evidence": evidence,
         "ways": [] if evidence is None else list(evidence.ways(site)),
-        "count": 0 if evidence is None else evidence.count(site),
+        "count": 0 if evidence is None else evidence.count(site), "once": token_urlsafe(9),
     }  # fmt: skip
     head = "" if evidence is None else evidence.study.head_hash
     return Page("ask.html.jinja", "Ask", values, study="/ask", head=head)

@@ -131,7 +131,7 @@ def test_a_finished_study_is_watched_resumed_and_stopped_at_once(ajet: Ajet, fin
     for command in ("resume", "stop"):
         assert ajet("study", command, "--json").data["status"] == "concluded"
     assert finished.state().event_count == before
-    assert ajet("study", "note", STUDY, "looked at").code == 0
+    assert ajet("study", "amend", STUDY, "--note", "looked at").code == 0
     assert "supported" in ajet("study", "watch").out  # a note after the end begins nothing
 
 
@@ -149,7 +149,7 @@ def test_a_note_after_the_end_leaves_the_report_where_it_is_until_it_is_built_wi
     ajet: Ajet, finished: Synthetic
 ) -> None:
     before = ajet("study", "report", "--json").data
-    assert ajet("study", "note", STUDY, "The disk was slow.").code == 0
+    assert ajet("study", "amend", STUDY, "--note", "The disk was slow.").code == 0
     assert ajet("study", "report", "--json").data == before
     assert ajet("study", "list", "--json").data[0]["report"] == ajet("study", "show", "--json").data["report"]
     assert f"report  {before['html']}\n" in ajet("study", "show").out

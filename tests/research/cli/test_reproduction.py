@@ -40,7 +40,7 @@ def alike(spec: RunSpec) -> float:
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> StudyState:
     bench = Bench(tmp_path_factory.mktemp("first"), design=design(16, 32))
-    return bench.drive(bench.loop()).state
+    return bench.drive(bench.loop())
 
 
 def again(first: StudyState, path: Path, rates: Callable[[RunSpec], float] = rate, *claims: str) -> Bench:
@@ -59,7 +59,7 @@ def test_a_claim_is_judged_again_by_its_lock_on_new_seeds(
     first: StudyState, tmp_path: Path, rates: Callable[[RunSpec], float], outcome: str
 ) -> None:
     bench = again(first, tmp_path, rates)
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert state.design is not None
     assert first.design is not None
     assert {*state.design.seeds}.isdisjoint(first.design.seeds)

@@ -99,7 +99,7 @@ def test_how_a_study_ended_is_the_exit_code(
         bench.drive(loop)
         bench.append(EventType.STUDY_RESUMED, command=[])
         loop.stop("Ctrl-C")
-    state = bench.drive(loop).state
+    state = bench.drive(loop)
     assert state.status == ("concluded" if how == "concluded" else "stopped")
     monkeypatch.setattr(Session, "plan", lambda session: state)
     monkeypatch.setattr(Session, "run", lambda session, observer: state)

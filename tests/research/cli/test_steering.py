@@ -162,13 +162,13 @@ def test_a_study_that_its_budget_ended_is_not_said_to_go_on_by_itself(ajet: Ajet
 
 
 def test_what_the_planner_asks_is_shown_and_answered_by_a_note(ajet: Ajet, study: Synthetic) -> None:
-    ajet("study", "note", STUDY, "Unasked.").refused("no locked design")
+    ajet("study", "amend", STUDY, "--note", "Unasked.").refused("no locked design")
     study.append(EventType.PLANNER_ASKED, text="Does arith\x1b[2J matter?", turn="1/propose/1", index=0)
     shown = ajet("study", "show", STUDY).out
-    assert ("planner asks  Does" in shown, f'ajet study note {STUDY} "..."' in shown) == (True, True)
+    assert ("planner asks  Does" in shown, f'ajet study amend {STUDY} --note "..."' in shown) == (True, True)
     [asked] = ajet("study", "show", STUDY, "--json").data["planner_asks"]
     assert asked["id"] == f"question-{study.state().notebook[0].seq}"
-    assert ajet("study", "note", STUDY, "It does.").out == f"noted in study {STUDY}\n"
+    assert ajet("study", "amend", STUDY, "--note", "It does.").out == f"noted in study {STUDY}\n"
     assert study.state().amendments[0].amendment.reason == "It does."
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from research.controller.controller import StudyController
 from research.controller.session import hold_lease
+from research.scheduler.next_step import is_done
 from studies import StudyState, fold
 from tests.research.bench import Bench, Cut
 from tests.research.designs import design
@@ -47,7 +48,7 @@ def drive(benches: Sequence[Bench], loops: Sequence[StudyController]) -> None:
     for _ in range(MOST_ROUNDS):
         done = []
         for loop in loops:
-            done.append(loop.tick().done)
+            done.append(is_done(loop.tick()))
             assert share_taken(benches) <= 1
         if all(done):
             return
@@ -82,7 +83,7 @@ def test_a_controller_killed_at_any_event_leaves_no_slot_and_overloads_nothing(f
         for _ in range(MOST_ROUNDS):
             loop = first.loop(0 if written else 1, written=written)
             try:
-                if loop.tick().done:
+                if is_done(loop.tick()):
                     break
             except Cut:
                 killed += 1

@@ -11,7 +11,7 @@ from threading import Event
 
 import pytest
 
-from research.controller.controller import INTERRUPTED, StudyController, TickResult, drive
+from research.controller.controller import INTERRUPTED, StudyController, drive
 from research.controller.interventions import request_stop
 from research.controller.session import hold_lease
 from research.errors import ModelFailed
@@ -35,19 +35,19 @@ class Failing(StudyController):
     interrupted: Event | None = None
     stopped: list[str] = field(default_factory=list)
 
-    def tick(self) -> TickResult:
+    def tick(self) -> StudyState:
         self.left -= 1
         if self.left < 0:
-            return TickResult(self.last, done=True)
+            return self.last
         if self.interrupted is not None:
             self.interrupted.set()
         raise self.error
 
-    def stop(self, reason: str, actor: str = "user") -> TickResult:
+    def stop(self, reason: str, actor: str = "user") -> StudyState:
         if isinstance(self.error, SandboxError):
             return self.tick()
         self.stopped.append(reason)
-        return TickResult(self.last, done=True)
+        return self.last
 
 
 class Notes:
@@ -68,9 +68,10 @@ NO_ROOM = OSError(errno.ENOSPC, "no", "snapshot.json")
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> StudyState:
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyState:
     synthetic = Synthetic(tmp_path)
     synthetic.create()
+    monkeypatch.setattr("research.controller.controller.is_done", lambda state: True)
     return synthetic.state()
 
 

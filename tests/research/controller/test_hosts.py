@@ -51,7 +51,7 @@ def test_whichever_event_a_host_vanishes_at_another_one_brings_its_study_to_the_
         first.drive(first.loop(at, written=at % 2 > 0))
     begun = fold(first.events())
     second.home.files.pull(second.log, STUDY)
-    state = second.drive(second.loop()).state
+    state = second.drive(second.loop())
     assert state.status == "concluded"
     assert {run.status for run in state.runs.values()} == {"collected"}
     launched = [(run, attempt) for run in state.runs.values() for attempt in run.attempts]
@@ -67,7 +67,7 @@ def test_whichever_event_a_host_vanishes_at_another_one_brings_its_study_to_the_
 def test_any_installation_that_shares_the_files_can_be_asked(tmp_path: Path) -> None:
     first, second = hosts(tmp_path)
     with closing(first.log), hold_lease(first.home, first.log, STUDY, print):
-        state = first.drive(first.loop()).state
+        state = first.drive(first.loop())
     require_here(second.home, second.log, state)
     require_files(second.home, second.log, STUDY)
     check_files(second.home, state)

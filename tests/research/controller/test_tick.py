@@ -9,6 +9,7 @@ import pytest
 
 from research.controller.progress import StudyProgress, progress_of
 from research.runs.files import AttemptSpec
+from research.scheduler.next_step import is_done
 from sandboxes import Handle, SandboxError, SandboxSpec
 from studies import EventType
 from studies.records.design import Metric
@@ -30,12 +31,12 @@ def bench(tmp_path: Path) -> Bench:
 
 def test_a_study_runs_from_topic_to_report(bench: Bench) -> None:
     loop = bench.loop()
-    state = bench.drive(loop).state
+    state = bench.drive(loop)
     check_whole(bench)
     runs = len(state.runs_in("confirm"))
     assert runs == 2 * len({run.spec.seed for run in state.runs.values()}) == 6, "arms share them"
     assert all(set(run.measurements) == {"hidden/success", "hidden/success/initial"} for run in state.runs.values())
-    assert loop.tick().done
+    assert is_done(loop.tick())
     assert len(bench.events()) == state.event_count  # a tick after the end does nothing
     assert state.status == "concluded"
     assert state.concluded_reason.endswith(": h1 supported")
@@ -64,7 +65,7 @@ def test_an_attempt_that_fails_is_tried_again_and_what_it_left_running_is_ended(
         return ways[6] if (order.attempt, order.run_id) == (2, runs[0]) else "ok"
 
     bench.sandbox.script = script
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     check_whole(bench)
     failed = [(attempt.status, attempt.code) for name in runs for attempt in state.runs[name].attempts[:-1]]
     assert sorted(failed) == sorted(ENDS.values())
@@ -83,11 +84,11 @@ def test_stopping_ends_the_attempts_and_resuming_begins_them_again(bench: Bench)
     assert {attempt.status for run in stopped.state.runs.values() for attempt in run.attempts} == {"stopped"}
     assert all(handle.ended is not None for handle in bench.sandbox.handles.values())
     before = len(bench.events())
-    assert loop.tick().done
+    assert is_done(loop.tick())
     assert len(bench.events()) == before  # a stopped study stands still
     bench.append(EventType.STUDY_RESUMED, command=["ajet"])
     bench.sandbox.script = lambda order: "ok"
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert state.status == "concluded"
     assert all(run.status == "collected" for run in state.runs.values())
     assert sorted(len(run.attempts) for run in state.runs.values()) == [1, 1, 1, 1, 2, 2]
@@ -104,7 +105,7 @@ def test_a_machine_that_can_start_nothing_costs_no_run_its_tries(bench: Bench) -
         with pytest.raises(SandboxError):
             bench.loop().tick()
     bench.sandbox = able
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     check_whole(bench)
     assert all(len(run.attempts) == 1 and run.status == "collected" for run in state.runs.values())
 
@@ -112,9 +113,9 @@ def test_a_machine_that_can_start_nothing_costs_no_run_its_tries(bench: Bench) -
 def watched(bench: Bench) -> Iterator[StudyProgress]:
     loop = bench.loop()
     for _ in range(MOST_TICKS):
-        result = loop.tick()
-        yield progress_of(result.state)
-        if result.done:
+        state = loop.tick()
+        yield progress_of(state)
+        if is_done(state):
             return
         bench.clock.advance(1)
 
@@ -141,7 +142,7 @@ def measured_bench(path: Path, asked: Metric) -> Bench:
 
 def test_runs_that_do_not_say_what_they_are_judged_by_are_given_up_at_once(tmp_path: Path) -> None:
     made = measured_bench(tmp_path, metric("fact", of="turns"))
-    state = made.drive(made.loop()).state
+    state = made.drive(made.loop())
     assert [(run.invalid or ("",))[0] for run in state.runs.values()] == ["not_measurable"] * 6
     assert {len(run.attempts) for run in state.runs.values()} == {1}
     (run, *_) = state.runs.values()
@@ -152,7 +153,7 @@ def test_runs_that_do_not_say_what_they_are_judged_by_are_given_up_at_once(tmp_p
 @pytest.mark.slow
 def test_a_threshold_that_nobody_reaches_ends_with_shares_and_one_that_most_reach(tmp_path: Path) -> None:
     made = measured_bench(tmp_path, metric("episodes", 0.99))
-    state = made.drive(made.loop()).state
+    state = made.drive(made.loop())
     head = headline(state)
     assert head.answers[0].sentence.startswith("Not reached by")
     assert "0.99" in head.answers[0].sentence

@@ -143,7 +143,7 @@ def test_an_observed_job_costs_what_it_took_in_such_a_sandbox_whatever_its_seed(
 @pytest.mark.slow
 def test_only_finished_attempts_at_known_jobs_set_a_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path, lambda order: "failed" if order.attempt == 1 else "ok")
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     found = median_seconds(bench.log)
     jobs = {price_key(Job.model_validate(run.spec.job)) for run in state.runs.values()}
     assert found == dict.fromkeys(

@@ -126,7 +126,7 @@ def test_nothing_is_launched_on_a_disk_without_room(tmp_path: Path, monkeypatch:
         bench.loop().tick()
     assert all(event.type is not EventType.ATTEMPT_LAUNCHED for event in bench.events())
     monkeypatch.undo()
-    assert bench.drive(bench.loop()).state.status == "concluded"
+    assert bench.drive(bench.loop()).status == "concluded"
 
 
 def test_a_file_that_a_full_disk_cuts_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from research.installation.home import Home
 from research.installation.machine import UNDER_WAY_S, Capacity, Device, MachineSlots
+from research.scheduler.next_step import is_done
 from sandboxes import Exit, ProcessSandbox, SandboxSpec
 from studies import EventLog
 from studies.log.locks import Holder, SlotRequest, Slots
@@ -59,13 +60,13 @@ def test_a_study_that_is_kept_waiting_is_neither_stopped_nor_charged(bench: Benc
     before = loop.state().worked_s
     for _ in range(30):
         bench.clock.advance(60)  # three times its whole budget
-        assert not loop.tick().done
+        assert not is_done(loop.tick())
     for running, other in enumerate(left, 1):
         other.ended = bench.clock.now
-        state = loop.tick().state
+        state = loop.tick()
         assert sum(run.active is not None for run in state.every_run.values()) == running
     assert loop.state().worked_s - before < 61
-    assert bench.drive(loop).state.status == "concluded"
+    assert bench.drive(loop).status == "concluded"
 
 
 @pytest.mark.usefixtures("left")

@@ -51,7 +51,7 @@ class Watched:
 
     def tick(self) -> StudyState:
         self.bench.clock.advance(1)
-        return self.loop.tick().state
+        return self.loop.tick()
 
     @property
     def flow_run(self) -> FlowRun:

@@ -170,16 +170,15 @@ def test_a_plan_that_is_not_needed_any_more_is_said_so(told: Told) -> None:
     assert (found[planned]["state_name"], found[planned]["state_type"]) == ("Cancelled", "CANCELLED")
 
 
-def test_pictures_and_tables_are_published_when_they_change_and_not_before(told: Told) -> None:
+def test_artifacts_are_published_when_they_change_and_not_before(told: Told) -> None:
     told.synthetic.lock()
     session = told.session()
     specs = told.synthetic.plan()
     told.synthetic.run(specs[0])
     session.refresh()
     first = artifacts_of(told.client, told.identity)
-    assert {key.removeprefix("s-synthetic-") for key in first} == {"plan", "progress", "curves"}
+    assert {key.removeprefix("s-synthetic-") for key in first} == {"links", "progress"}
     assert all(found["description"] for found in first.values())
-    assert "](data:image/png;base64," in first["s-synthetic-curves"]["data"]
     session.refresh()
     assert artifacts_of(told.client, told.identity) == first  # nothing happened, nothing is written
     told.synthetic.run(specs[1])
@@ -187,4 +186,4 @@ def test_pictures_and_tables_are_published_when_they_change_and_not_before(told:
     second = artifacts_of(told.client, told.identity)
     assert {key: found["id"] for key, found in second.items()} == {key: found["id"] for key, found in first.items()}
     changed = {key.removeprefix("s-synthetic-") for key in first if second[key]["data"] != first[key]["data"]}
-    assert changed == {"progress", "curves"}  # in their own place
+    assert changed == {"progress"}  # in its own place

@@ -64,7 +64,7 @@ def test_a_study_begins_before_the_server_answers_and_ends_without_it(
     monkeypatch.setattr(module, "_CLOSING_S", 0.02)
     said = Heard()
     with PrefectView(bench.home, bench.loop().state(), said, said) as view:
-        assert bench.drive(bench.loop()).state.status == "concluded"
+        assert bench.drive(bench.loop()).status == "concluded"
     assert view.url is None
     (line,) = said.lines
     assert "waiting for Prefect" in line
@@ -91,7 +91,7 @@ def test_an_address_where_nobody_answers_costs_the_view_only(bench: Bench, monke
     monkeypatch.setenv("PREFECT_API_URL", "nonsense")
     warned = Heard()
     with PrefectView(bench.home, bench.loop().state(), warned, warned):
-        assert bench.drive(bench.loop()).state.status == "concluded"
+        assert bench.drive(bench.loop()).status == "concluded"
     (line,) = warned.lines
     assert "PREFECT_API_URL" in line
     assert "without Prefect's view" in line
@@ -117,7 +117,7 @@ def test_a_server_that_is_gone_is_said_once_and_shows_the_end_when_it_is_back(
         loop.tick()
         gone.set()
         warned.wait("is interrupted (")
-        assert bench.drive(loop).state.status == "concluded"
+        assert bench.drive(loop).status == "concluded"
         assert len(warned.lines) == 1
         gone.clear()
         warned.wait("is back")

@@ -72,7 +72,7 @@ def test_no_event_says_that_an_attempt_ended_while_containers_of_it_run(
 ) -> None:
     bench.sandbox.script = lambda order: how if order.attempt == 1 else "ok"
     loop = bench.loop()
-    hold_containers(containers, loop.tick().state, "client", "evaluator-initial")
+    hold_containers(containers, loop.tick(), "client", "evaluator-initial")
     while not payloads(bench, EventType.ATTEMPT_ENDED):
         loop.tick()
     running = [labels(run) for run in loop.state().runs.values() if run.active and run.active.number == 1]
@@ -86,14 +86,14 @@ def test_an_engine_that_is_gone_starts_nothing_and_costs_nothing(bench: Bench, c
             bench.loop().tick()
     assert payloads(bench, EventType.ATTEMPT_LAUNCHED) == []
     containers.gone = False
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert {run.status for run in state.runs.values()} == {"collected"}
 
 
 @pytest.mark.slow
 def test_an_attempt_that_lost_the_engine_costs_its_run_no_try(bench: Bench) -> None:
     bench.sandbox.script = lambda order: "engine gone" if order.attempt <= 5 else "ok"
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert state.design is not None
     assert state.design.max_attempts < 5
     assert {run.status for run in state.runs.values()} == {"collected"}
@@ -119,7 +119,7 @@ class Tracker:
 def test_a_tracker_that_is_behind_costs_a_run_no_try_and_is_read_again_after_a_while(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.read_tracking = tracker = Tracker(bench)
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert {(len(run.attempts), run.status) for run in state.runs.values()} == {(1, "collected")}
     first = [read for read in tracker.reads if read < tracker.reads[0] + timedelta(seconds=READ_AGAIN_S)]
     assert len(first) <= 2  # of each attempt that ended
@@ -140,7 +140,7 @@ def test_a_training_that_broke_down_gets_no_other_try_because_the_tracker_is_beh
 
     bench.sandbox.script = script
     bench.read_tracking = Tracker(bench)
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     broken = [run for run in state.runs.values() if run.spec.job["group_size"] == 8]
     assert {run.invalid[0] for run in broken if run.invalid is not None} == {"training_nan"}
     assert {len(run.attempts) for run in broken} == {1}
@@ -213,7 +213,7 @@ def test_of_a_collected_run_the_last_weights_and_the_tokens_stay_whenever_its_co
 
 
 def test_of_a_run_goes_what_is_asked_and_nothing_the_second_time(bench: Bench) -> None:
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     (run, *_) = state.runs.values()
     prune, folder = partial(prune_runs, bench.home.study(STUDY), state), folder_of(bench, run)
     save_checkpoints(folder, 1, 2)
@@ -238,13 +238,13 @@ def test_the_time_that_a_machine_was_off_is_no_time_of_the_attempt_that_it_ended
 ) -> None:
     """Seconds until its last sign of life; none that its controller's clock does not bear out."""
     bench = Bench(tmp_path, lambda order: how if order.attempt == 1 else "ok")
-    (run, *_) = bench.loop().tick().state.runs.values()
+    (run, *_) = bench.loop().tick().runs.values()
     if left is not None:
         folder_of(bench, run).progress.write_text(
             AttemptProgress(stage="train", steps=3, seconds=left).model_dump_json()
         )
     bench.clock.advance(86_400.0)
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert state.runs[run.run_id].attempts[0].seconds == worked
 
 
@@ -260,7 +260,7 @@ def test_an_attempt_is_waited_for_by_what_a_run_takes(
 ) -> None:
     price = Price(runs=8, parallel=2, seconds_per_run=run_s, total_s=4 * run_s, basis="made up")
     bench = Bench(tmp_path, design=design(16, price=price), budget_s=1e6)
-    (run, *_) = bench.loop().tick().state.runs.values()
+    (run, *_) = bench.loop().tick().runs.values()
     order = order_of(bench, run)
     assert (order.time_limit_s, order.play_s, order.silence_s) == bounds
     for role in ("client", "evaluator-final"):

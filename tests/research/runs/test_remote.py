@@ -271,7 +271,7 @@ def test_runs_wait_for_a_free_server_of_theirs(server: Threaded, tmp_path: Path)
     assert f"{url} trains group_size=8 seed 7 of mine" in waits
     asyncio.run(other.let_go())
     bench.tick_s = ASK_AGAIN_S
-    runs = bench.drive(loop).state.runs.values()
+    runs = bench.drive(loop).runs.values()
     assert {run.status for run in runs} == {"collected"}
     assert {attempt.server for run in runs for attempt in run.attempts} == {url}
     assert {run.conditions.neighbours for run in runs if run.conditions is not None} == {None}
@@ -334,7 +334,7 @@ def test_arms_are_spread_over_servers_and_an_untrained_policy_is_evaluated_at_ea
 ) -> None:
     bench = Bench(tmp_path, servers=list(free), parallel=2)
     bench.tick_s = ASK_AGAIN_S
-    every = bench.drive(bench.loop()).state.every_run.values()
+    every = bench.drive(bench.loop()).every_run.values()
     runs = [run for run in every if run.spec.phase == "confirm"]
     places = Counter((run.spec.arm, run.attempts[-1].server) for run in runs)
     for arm in {run.spec.arm for run in runs}:
@@ -358,7 +358,7 @@ def test_a_training_whose_server_is_gone_is_begun_anew_at_another_one_after_a_wh
 
     bench, gone = Bench(tmp_path, script, servers=list(free)), list[str]()
     bench.tick_s = ANEW_AFTER_S / 20
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     [run] = [run for run in state.every_run.values() if len(run.attempts) > 1]
     first, second = run.attempts
     assert (first.server, second.resumes, second.initial_of) == (gone[0], None, "")
@@ -377,7 +377,7 @@ def test_a_server_that_ends_attempt_after_attempt_is_tried_ever_more_rarely(
 
     bench, orders = Bench(tmp_path, script, servers=list(free)[:1]), list[AttemptSpec]()
     bench.tick_s = ASK_AGAIN_S
-    run = bench.drive(bench.loop()).state.every_run[orders[0].run_id]
+    run = bench.drive(bench.loop()).every_run[orders[0].run_id]
     began = [datetime.fromisoformat(one.launched).timestamp() for one in run.attempts]
     pauses = [later - earlier for earlier, later in pairwise(began)]
     assert len(pauses) == 4

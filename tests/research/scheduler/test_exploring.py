@@ -18,7 +18,6 @@ from simlab.worlds import Played
 from research.cli.studies import render_ending
 from research.controller.interventions import answer_question
 from research.controller.progress import progress_lines
-from research.orchestration.projection import LearningCurves, build_artifacts
 from research.planners.analysis import collect_inputs
 from research.planners.context import Check, PlannerContext, PlannerTurn
 from research.planners.rules import RulesPlanner
@@ -318,12 +317,8 @@ def alone() -> Alone:
         events[:] = desk.log.read(desk.state.id)
         if desk.state.report is not None:
             proofs.append(verify(desk.state.id, desk.log.read_unverified(desk.state.id), desk.folder))
-            curves = LearningCurves(desk.folder)
-            shown = [one.name for one in build_artifacts(desk.state, desk.folder, curves)]
-            told.update(
-                summary(desk.state, desk.folder), shown=shown, drawn=curves.data(desk.state),
-                row=list_row(desk.state, desk.folder), lines=[line for _, line in progress_lines(desk.state)],
-            )  # fmt: skip
+            lines = [line for _, line in progress_lines(desk.state)]
+            told.update(summary(desk.state, desk.folder), row=list_row(desk.state, desk.folder), lines=lines)
 
     return fly(exploring(report=True, hand=look)), events, proofs[-1], told
 
@@ -345,8 +340,6 @@ def test_a_study_that_explores_makes_one_run_of_each_arm_and_tests_nothing(alone
     assert all(0 < entry["after"] == entry["value"] < 1 for entry in told["explored"])
     assert told["next"] == state.asked_next
     assert told["row"][1:4] == ["concluded", "2/2", "nothing tested"]
-    assert {"plan", "curves", "report"} <= set(told["shown"])
-    assert [arm.arm for arm in told["drawn"].arms] == ["learning_rate=0.003", "learning_rate=0.01"]
     assert "explores, which tests nothing: learning_rate=0.003, learning_rate=0.01, one run each" in told["lines"]
     assert result.report is not None
     first = result.report.partition("## ")[0]

@@ -67,7 +67,7 @@ def test_a_planner_gives_up_after_a_look_and_its_words_are_quoted_with_what_is_w
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = noisy(fast_path, monkeypatch, Settle(reason=DULL))
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert (state.status, len(state.runs_in("confirm"))) == ("concluded", 14)
     assert decided(state) == [(LOOK_RULE, "settle")]
     [verdict], reason = state.verdicts, state.decisions[0].reason
@@ -85,7 +85,7 @@ def test_the_table_decides_where_no_answer_comes_and_so_it_does_where_the_planne
     fast_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Any
 ) -> None:
     bench = noisy(fast_path, monkeypatch, answer)
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     rules = [LOOK_RULE if isinstance(answer, GoOn) else "look-again", LOOK_RULE]
     assert decided(state) == [*zip(rules, ["continue"] * 2, strict=True), ("out-of-looks", "settle")]
     assert (state.status, len(state.runs_in("confirm"))) == ("concluded", 26)
@@ -96,7 +96,7 @@ def test_the_rules_are_asked_nothing_and_leave_nothing_in_the_log(
 ) -> None:
     bench = noisy(fast_path, monkeypatch, Settle(reason=DULL), planner="rules", budget_s=400.0)
     bench.tick_s = 30.0
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert state.status == "stopped"
     assert {"look", "conclude"}.isdisjoint(bench.planner.asked)
     assert EventType.PLANNER_SPOKE not in {event.type for event in bench.events()}
@@ -159,7 +159,7 @@ def test_a_planner_that_gives_up_at_random_makes_no_claim_that_would_not_have_be
             bench = Bench(folder, design=design(16, **families(multiplicity)))
             bench.closing = closing = GivesUp(gives_up, cut)
             bench.sandbox.rate = lambda spec: random.Random(f"{source} {spec.seed} {spec.arm}").random()
-            state = bench.drive(bench.loop()).state
+            state = bench.drive(bench.loop())
             assert state.status == "concluded"
             assert [asked for asked, still in closing.offered if asked != still] == [], "all that is open, or none"
             made.append({(v.hypothesis, v.verdict, v.look) for v in state.verdicts if v.verdict != "inconclusive"})
@@ -173,7 +173,7 @@ def test_at_a_budgets_end_the_planner_is_asked_for_its_words_and_anew_after_more
 ) -> None:
     bench = noisy(fast_path, monkeypatch, GoOn(), budget_s=600.0)
     bench.tick_s = 60.0
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert (state.status, state.concluded_reason) == ("stopped", None)
     assert state.said is not None
     assert state.said.text == ANSWERED
@@ -183,7 +183,7 @@ def test_at_a_budgets_end_the_planner_is_asked_for_its_words_and_anew_after_more
     bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
     assert bench.loop().state().said is None, "words on less are not the last ones"
     bench.tick_s = 1.0
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert state.status == "concluded"
     assert bench.planner.asked.count("conclude") == 2
     assert [act.turn for act in state.planner_acts if act.action == "conclude"] == ["1/conclude/1", "1/conclude/2"]
@@ -192,7 +192,7 @@ def test_at_a_budgets_end_the_planner_is_asked_for_its_words_and_anew_after_more
 def test_words_that_do_not_come_hold_up_no_end(fast_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = noisy(fast_path, monkeypatch, GoOn(), budget_s=600.0)
     bench.tick_s, bench.planner.mute = 60.0, True
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert (state.status, state.said, state.report is not None) == ("stopped", None, True)
     [spoken] = [event for event in bench.events() if event.type is EventType.PLANNER_SPOKE]
     assert "said" not in spoken.payload

@@ -14,7 +14,7 @@ import pytest
 from research.controller.interventions import answer_question, require_question
 from research.errors import BadInput
 from research.scheduler.approvals import parse_mode
-from research.scheduler.next_step import next_step
+from research.scheduler.next_step import is_done, next_step
 from research.scheduler.steps import Collect
 from studies import EventLog, EventType, StudyLog, StudyState, fold
 from tests.research.bench import STUDY, Bench, unapproved
@@ -37,7 +37,7 @@ def until_asked(bench: Bench) -> StudyState:
 def test_a_mode_asks_for_what_it_says_and_begins_nothing_before(fast_path: Path, mode: str, stages: list[str]) -> None:
     bench = Bench(fast_path, design=every_stage(), noise=noise_plan(), approve=mode)
     bench.approves = True
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert state.status == "concluded"
     assert [each.question.stage for each in state.questions] == stages
     assert [given.asked for given in state.approvals] == list(state.questions)
@@ -52,12 +52,12 @@ def test_nothing_of_a_design_begins_while_its_question_is_open_whoever_looks_and
         for _ in range(10):
             bench.clock.advance(24 * HOUR)
             found = loop.tick()
-            assert not found.done
-            assert found.state == state  # a killed controller's successor asks nothing anew
-        assert loop.budget_left(found.state) == pytest.approx(600.0 - state.worked_s), "waiting costs nothing"
+            assert not is_done(found)
+            assert found == state  # a killed controller's successor asks nothing anew
+        assert loop.budget_left(found) == pytest.approx(600.0 - state.worked_s), "waiting costs nothing"
     assert (state.status, dict(state.runs)) == ("waiting", {})
     bench.answer()
-    after = bench.drive(bench.loop()).state
+    after = bench.drive(bench.loop())
     assert after.status == "concluded"
     assert after.worked_s < 60.0
 
@@ -68,7 +68,7 @@ def test_a_denial_stops_the_study_with_a_report_of_what_stands_and_resuming_asks
     bench.answer()
     until_asked(bench)
     before = bench.answer(granted=False)
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert state.status == "stopped"
     assert state.stopped_reason == before.describe()
     assert "look 2 of 3" in state.stopped_reason
@@ -83,7 +83,7 @@ def test_a_denial_stops_the_study_with_a_report_of_what_stands_and_resuming_asks
     with pytest.raises(BadInput, match="asks something else"):
         answer_question(StudyLog(bench.log, STUDY), before.asked.digest, "Prefect", granted=True)
     bench.approves = True
-    assert bench.drive(bench.loop()).state.status == "concluded"
+    assert bench.drive(bench.loop()).status == "concluded"
 
 
 @pytest.mark.parametrize("halt", [EventType.STUDY_STOPPED, EventType.STUDY_PAUSED])
@@ -97,7 +97,7 @@ def test_a_question_outlives_a_stop_and_a_pause_and_may_be_answered_meanwhile(fa
     bench.loop().tick()
     assert dict(fold(bench.events()).runs) == {}  # what halted it holds
     bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
-    after = bench.drive(bench.loop()).state
+    after = bench.drive(bench.loop())
     assert (after.status, len(after.questions)) == ("concluded", 1)
 
 

@@ -83,7 +83,7 @@ def test_repaired_code_begins_all_arms_anew_and_no_run_of_before_is_in_a_verdict
 ) -> None:
     bench = bench_of(fast_path, Repair(code=MENDED, reason="No division."))
     bench.build_report = build_report
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     [issue], design = state.abandoned, state.design
     assert design is not None
     assert (state.status, [verdict.verdict for verdict in state.verdicts]) == ("concluded", ["equivalent"])
@@ -125,7 +125,7 @@ def test_the_turn_is_blind(fast_path: Path) -> None:
 @pytest.mark.parametrize("answer", [Settle(reason="It cannot work."), ValueError("gone"), Repair(code="=reward +")])
 def test_without_a_repair_the_question_ends_as_it_did(fast_path: Path, answer: Any) -> None:
     bench = bench_of(fast_path, answer)
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert ([verdict.verdict for verdict in state.verdicts], state.abandoned) == (["invalid"], ())
     [decision] = [decision for decision in state.decisions if decision.rule == REPAIR_RULE]
     assert ("It cannot work." in decision.reason) == isinstance(answer, Settle)
@@ -143,7 +143,7 @@ def test_without_a_repair_the_question_ends_as_it_did(fast_path: Path, answer: A
 def test_nothing_is_asked_beyond_what_lock_and_budget_allow(fast_path: Path, more: Any, asked: int) -> None:
     bench = bench_of(fast_path, Repair(code=MENDED), Repair(code=AGAIN), **more)
     bench.tick_s = 20.0 if "budget_s" in more else 1.0
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert (asked_for(bench), len(state.abandoned)) == (asked, asked)
     assert {verdict.verdict for verdict in state.verdicts} <= {"invalid"}
 
@@ -157,7 +157,7 @@ def test_code_that_crashes_once_runs_are_longer_is_repaired_for_both_lengths(
         script=lambda order: "crashed" if (order.spec.code, order.spec.job["steps"]) == (BROKEN, 16) else "ok",
     )  # fmt: skip
     bench.approves, bench.build_report = True, build_report
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     [issue], asked = state.abandoned, [(each.question.stage, each.question.lock) for each in state.questions]
     assert asked == [(stage, lock) for lock in (issue.hash, state.design_hash) for stage in ("pilot", "longer pilot")]
     for runs in (issue.runs, state.runs):
@@ -173,9 +173,9 @@ def test_a_budget_that_ends_while_code_is_repaired_leaves_no_claim(fast_path: Pa
         with suppress(Cut):
             bench.drive(bench.loop(0))
     interventions.change_budget(StudyLog(bench.log, STUDY), bench.loop().state().worked_s + 0.001, "enough seen")
-    assert bench.drive(bench.loop()).state.verdicts == ()
+    assert bench.drive(bench.loop()).verdicts == ()
     bench.append(EventType.STUDY_RESUMED)
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert (len(state.abandoned), [verdict.verdict for verdict in state.verdicts]) == (1, ["invalid"])
 
 
@@ -193,7 +193,7 @@ def test_killed_between_any_two_events_it_goes_on_with_the_same_repair(written: 
 def test_a_repair_spends_the_level_of_its_question_once(fast_path: Path) -> None:
     bench = bench_of(fast_path, Repair(code=MENDED), rounds=3)
     bench.build_report = build_report
-    first, *later = bench.drive(bench.loop()).state.rounds
+    first, *later = bench.drive(bench.loop()).rounds
     [issue] = first.abandoned
     assert first.locked_design is not None
     assert (issue.file, first.lock_file) == ("design.lock", "design-repair-1.lock")
@@ -265,7 +265,7 @@ def test_code_of_a_vetoed_claim_is_not_repaired_at_the_cost_of_another_one(fast_
 
 def test_a_crash_after_the_attempt_went_on_late_is_late(fast_path: Path) -> None:
     bench = bench_of(fast_path, Settle(reason="No."))
-    crash = next(run for run in bench.drive(bench.loop()).state.runs.values() if run.crashed_early)
+    crash = next(run for run in bench.drive(bench.loop()).runs.values() if run.crashed_early)
     on = replace(crash.attempts[-1], step=0, resumed_at=2)  # whose server was not seen again
     assert not replace(crash, attempts=(on,)).crashed_early
 

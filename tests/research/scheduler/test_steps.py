@@ -88,7 +88,7 @@ def shrunk(state: StudyState) -> list[str]:
 
 def test_a_screen_of_slow_runs_leaves_the_confirmation_its_time_and_says_once_what_is_given_up(fast_path: Path) -> None:
     bench = slow(fast_path, wide())
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert state.status == "concluded"
     assert state.verdicts  # the confirmation has its verdict
     assert [len(state.values(arm.name)) for arm in state.design.arms] == [4, 4] if state.design else False
@@ -116,7 +116,7 @@ def test_what_an_older_version_gave_up_of_its_screen_is_not_ranked(fast_path: Pa
     left = [run for run in fold(bench.events()).runs_in("screen") if not run.measurements]
     for given_up in left:
         bench.append(EventType.RUN_INVALIDATED, run_id=given_up.run_id, code=BUDGET_EXHAUSTED, reason="no time")
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert left
     assert state.selection.scores.keys() == state.candidates.keys() - {run.spec.arm for run in left}
 
@@ -126,7 +126,7 @@ def test_what_is_given_up_follows_from_times_and_never_from_results(fast_path: P
     for number, values in enumerate((rate, lambda spec: 1 - rate(spec))):
         bench = slow(fast_path / str(number), wide())
         bench.sandbox.rate = values
-        state = bench.drive(bench.loop()).state
+        state = bench.drive(bench.loop())
         taken.append((list(state.candidates), [(d.action, d.reason) for d in state.decisions if d.rule == SHRINK_RULE]))
     assert taken[0] == taken[1]
 
@@ -137,7 +137,7 @@ def test_the_confirmation_is_kept_wherever_a_controller_is_killed(fast_path: Pat
         bench = slow(fast_path / str(at), wide())
         with pytest.raises(Cut):
             bench.drive(bench.loop(at, written=at % 2 == 1))
-        state = bench.drive(bench.loop()).state
+        state = bench.drive(bench.loop())
         assert state.status == "concluded"
         assert [(v.n_control, v.n_treatment) for v in state.verdicts] == [(4, 4)]
         assert len(state.candidates) < 12
@@ -148,7 +148,7 @@ def test_a_replication_that_is_not_affordable_is_not_begun_and_made_with_more_bu
     """Eight runs confirm and four replicate; at 30 s each, two at once, 120 s and 60 s of the 150 s that there are."""
     repeated = design(16, replication=Replication(environment="arith", seeds=(201, 202)))
     bench = slow(fast_path, repeated, budget_s=150, seconds=30)
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert [(v.verdict, v.look) for v in state.verdicts] == [("supported", 3)]
     assert shrunk(state) == ["skip the replication"]
     assert not any(run.attempts for run in state.runs_in("replicate"))
@@ -156,7 +156,7 @@ def test_a_replication_that_is_not_affordable_is_not_begun_and_made_with_more_bu
     assert "replication takes about" in str(state.stopped_reason)
     bench.append(EventType.DESIGN_AMENDED, amendment={"kind": "budget", "value": 900.0, "reason": "slower than priced"})
     bench.append(EventType.STUDY_RESUMED, command=[])
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(bench.loop())
     assert (state.status, len(state.replications)) == ("concluded", 1)
 
 
@@ -172,7 +172,7 @@ def ending(
     if amended_at < 99:
         amendment = Amendment(kind="budget", value=value, reason="enough", lowers=value < budget_s)
         bench.append(EventType.DESIGN_AMENDED, amendment=amendment.model_dump(mode="json"))
-    return bench.drive(loop).state
+    return bench.drive(loop)
 
 
 @pytest.mark.parametrize(("budget_s", "amended", "looks"), [

@@ -160,25 +160,6 @@ def test_a_study_that_was_begun_and_could_not_be_handed_over_is_begun_no_second_
     assert [act(site, view_of(), "begin", form)] == [f"/s/{study}" for study in site.log.studies()]
 
 
-def test_a_plan_that_evidence_asks_a_language_model_for_is_the_one_that_its_page_shows(
-    site: Site, inquiry: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("research.ui.evidence.ClaimEvidence.fixed", lambda evidence: {"backend": "local"})
-    asked: list[str | None] = []
-
-    def make(home: object, log: object, options: ResearchOptions) -> Preview:
-        asked.append(options.backend)
-        return Preview(None, "it declined")
-
-    monkeypatch.setattr(previews, "make_preview", make)
-    query = {"topic": "What limits guess?", "planner": "llm", "planner_model": "m"}
-    view = asking(evidence=f"{inquiry}/1/h1", **query)
-    fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', render(page(site, view), view).split('id="plan"')[1]))
-    act(site, view, "plan", fields)
-    made, _ = shown(site, view)
-    assert (made.values["preview"].refused, asked) == ("it declined", ["local"])
-
-
 def test_without_a_worker_nothing_is_begun(site: Site) -> None:
     with pytest.raises(NotReady):
         act(site, view_of(), "begin", dict(VARY))
@@ -195,9 +176,10 @@ def test_evidence_shows_the_claim_the_ways_and_how_manieth_study_it_would_be(sit
     made, text = shown(site, asking(evidence=f"{inquiry}/1/h1"))
     assert made.values["evidence"].finding.verdict == "equivalent"
     assert "number 2 here" in text
-    assert all(way.refused for way in made.values["ways"]), "it is concluded"
-    assert made.values["fields"]["vary"] == "learning_rate=0.001,0.003"
-    assert made.values["plan"]
+    note, budget, study = made.values["ways"]
+    assert (bool(note.refused), bool(budget.refused), study.refused) == (True, True, ""), "it is concluded"
+    assert "power" in study.told
+    assert f"ajet study reproduce {inquiry} --claims h1" in text
 
 
 def test_a_claim_that_does_not_follow_has_no_number(site: Site, inquiry: str) -> None:
@@ -213,13 +195,10 @@ def test_an_open_inquiry_says_what_the_next_round_would_cost_and_see(site: Site,
     judged = fold(site.log.read(inquiry)[:142])
     running = fold(site.log.read(inquiry)[:100])
     for state, part in ((judged, "power at the smallest effect"), (running, "this round's lock: 10 runs")):
-        word, budget = replace(found, study=state, round=state).ways(site)
+        word, budget, study = replace(found, study=state, round=state).ways(site)
         assert part in word.told
         assert budget.refused
-
-
-def test_code_is_asked_again_as_its_expression(site: Site, inquiry: str) -> None:
-    assert find_evidence(site, f"{inquiry}/3/r3h1").fields()["vary"] == "reward=built-in,= 1 if success else 0"
+        assert study.refused
 
 
 def test_a_request_stands_beside_the_claim_and_a_new_study_names_it(site: Site, inquiry: str, given: list[str]) -> None:
@@ -227,13 +206,16 @@ def test_a_request_stands_beside_the_claim_and_a_new_study_names_it(site: Site, 
     form = {"study": inquiry, "claim": "1/h1", "seen": state.head_hash, "text": "few seeds"}
     act(site, view_of("reviewer"), "evidence", {**form, "way": "ask"})
     with pytest.raises(HTTPException):
-        act(site, view_of("reviewer"), "evidence", {**form, "way": "study", **VARY})
+        act(site, view_of("reviewer"), "evidence", {**form, "way": "study"})
     with pytest.raises(BadInput):
-        act(site, view_of(), "evidence", {**form, "way": "study", **VARY, "text": "few" * 2000})
+        act(site, view_of(), "evidence", {**form, "way": "study", "text": "few" * 2000})
     assert given == []
-    where = act(site, view_of(), "evidence", {**form, "way": "study", **VARY, "text": "few\0 seeds"})
+    where = act(site, view_of(), "evidence", {**form, "way": "study", "budget": "2h", "text": "few\0 seeds"})
     assert where == f"/s/{given[0]}"
-    assert site.state(given[0]).settings["follows"] == f"{inquiry}/1/h1"
+    begun = site.state(given[0])
+    assert begun.reproduces is not None
+    assert (begun.reproduces.study, begun.budget_s, begun.served) == (inquiry, 7200.0, True)
+    assert [verdict.hypothesis for verdict in begun.reproduces.verdicts] == ["h1"]
     asks = [thread.first for thread in site.reviews(inquiry).state().threads]
     assert [(entry.kind, entry.about) for entry in asks] == [("ask", "r1/h1")] * 2
     assert given[0] in asks[1].text
