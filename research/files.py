@@ -8,12 +8,19 @@ import errno
 import hashlib
 import json
 import os
+import tomllib
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from sandboxes import SandboxError
 from studies.records.base import JsonValue, canonical
+
+
+def load_table(package: str | None, name: str) -> dict[str, Any]:
+    """Return a table that lies as TOML beside the code of a package."""
+    return tomllib.loads(resources.files(package or "").joinpath(name).read_text("utf-8"))
 
 
 def write_json(path: Path, value: JsonValue, *, durable: bool = True) -> str:

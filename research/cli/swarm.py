@@ -18,7 +18,7 @@ from research.cli.episodes import episodes, export, inspect
 from research.cli.top import poll, screen, top
 from research.environments.install import load_environment
 from research.errors import BadInput, ModelFailed, NotReady
-from research.files import read_json
+from research.files import load_table, read_json
 from research.installation import servers
 from research.installation.base_job import describe_unusual_rate, python_of, read_job, require_backend, with_fields
 from research.installation.home import Home
@@ -262,46 +262,24 @@ app.command()(shares)
 app.command("export-model")(export_model)
 
 
+_START = load_table(__package__, "start.toml")
+
+
 class StartOptions(BaseModel):
     """Options of `ajet swarm start`: a job, what of it is replaced, and how a server is started here."""
 
-    job: Annotated[Path | None, typer.Option(help="A job as JSON (see `ajet job explain`).")] = None
-    environment: Annotated[
-        str | None, typer.Option(help="The job's environment, in place of its own: a name, a folder, an address.")
-    ] = None
-    model: Annotated[str | None, typer.Option(help="Folder of the model, in place of the job's (docs/models.md).")] = (
-        None
-    )
-    backend: Annotated[
-        str | None,
-        typer.Option(help="Backend, in place of the job's: local, verl (docs/cluster.md), or an installed one."),
-    ] = None
-    max_context: Annotated[
-        int | None, typer.Option(help="Most tokens of prompt and answer, in place of the job's.", show_default=False)
-    ] = None
-    check: Annotated[
-        bool, typer.Option("--check", help="Start nothing: say what the backend verl finds and lacks here.")
-    ] = False
-    port: Annotated[int | None, typer.Option(
-        min=0, max=65535, help="Port; another is taken if in use.", show_default="8700, or that of its last start",
-    )] = None  # fmt: skip
-    name: Annotated[
-        str | None, typer.Option(help="Name of the server, where several run here.", show_default=False)
-    ] = None
-    host: Annotated[
-        str | None,
-        typer.Option(help="Address to bind; one beyond 127.0.0.1 needs --token-file.", show_default="127.0.0.1"),
-    ] = None
-    store: Annotated[str | None, typer.Option(
-        help="URL of its database, postgresql+psycopg://...; one with a password rather in AJET_SWARM_STORE.",
-        show_default="SQLite in its folder",
-    )] = None  # fmt: skip
-    token_file: Annotated[
-        Path | None, typer.Option(help="File, yours alone, with an admin token of your own.", show_default=False)
-    ] = None
-    peer: Annotated[list[str] | None, typer.Option(
-        "--peer", help="Address of a server to ask what became of a team; repeatable.", show_default=False,
-    )] = None  # fmt: skip
+    job: Annotated[Path | None, typer.Option(**_START["job"])] = None
+    environment: Annotated[str | None, typer.Option(**_START["environment"])] = None
+    model: Annotated[str | None, typer.Option(**_START["model"])] = None
+    backend: Annotated[str | None, typer.Option(**_START["backend"])] = None
+    max_context: Annotated[int | None, typer.Option(**_START["max_context"])] = None
+    check: Annotated[bool, typer.Option("--check", **_START["check"])] = False
+    port: Annotated[int | None, typer.Option(**_START["port"])] = None
+    name: Annotated[str | None, typer.Option(**_START["name"])] = None
+    host: Annotated[str | None, typer.Option(**_START["host"])] = None
+    store: Annotated[str | None, typer.Option(**_START["store"])] = None
+    token_file: Annotated[Path | None, typer.Option(**_START["token_file"])] = None
+    peer: Annotated[list[str] | None, typer.Option("--peer", **_START["peer"])] = None
     server: servers.Server = None
 
     def wanted_job(self) -> Job | None:

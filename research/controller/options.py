@@ -21,6 +21,7 @@ from research.design.pricing import Estimates
 from research.environments.catalog import HOW, find_entry_points, requirements_of
 from research.environments.install import load_environment
 from research.errors import BadEnvironment, BadInput, BadTopic
+from research.files import load_table
 from research.installation import base_job as jobs
 from research.installation.home import Home
 from research.installation.machine import Capacity, read_budget
@@ -53,11 +54,13 @@ from swarm.job import KNOB, Job, PathModel
 Detach = Annotated[
     bool, typer.Option("--detach", help="Hand it to this machine's worker (`ajet up --work`) and return.")
 ]
-DEFAULT_BUDGET = "12m"
+_OPTIONS: Mapping[str, Any] = load_table(__package__, "options.toml")
+DEFAULT_BUDGET: str = _OPTIONS["budget"]["show_default"]
 LEAST_RUNS = 4
 OF_A_MODEL: Mapping[str, Any] = {"effect": 0.2, "rounds": 1, "budget": "45m"}
 """How the question is asked that goes with a model: one verdict, also where the machine has much else to do."""
-_PACKAGED_PLANNERS = "".join(f", `{name}` (of a package)" for name in planner_names() if name not in BUILT_IN)
+_PACKAGED_PLANNERS = "".join(f", `{name}` (of a package)" for name in planner_names() if name not in BUILT_IN) + "."
+_DEFAULT_OF_POWER = f"{DEFAULT_POWER:g}, or what the budget carries"
 _FLAGS = {"held": "--set", "shape": "--as", "model_path": "--model"}
 """Options that are not called as their field is."""
 _FULL_NAME = re.compile(rf"(?<![\w.{MARK}-])([a-z0-9][a-z0-9._-]*){MARK}[\w.-]*\w", re.IGNORECASE)
@@ -66,8 +69,15 @@ AskUser = Callable[[ParsedTopic, str], bool]
 _CLAIMS: Mapping[Claim | None, str] = {"increase": "what is tried is better", "decrease": "what is tried is worse"}
 
 
-def _option(help: str, *names: str, form: Mapping[str, Any] | None = None, **shown: Any) -> tuple[Any, Any]:
-    return typer.Option(*names, help=help, **shown), Field(description=help, json_schema_extra={**(form or {})})
+def _option(name: str, more: str = "", form: Mapping[str, Any] = {}, **shown: Any) -> tuple[Any, Any]:
+    """Return what `options.toml` has of an option, for the command line and the form; `more` ends its help."""
+    told = {"flags": (), "form": {}, **_OPTIONS[name], **shown}
+    help, flags, extra = told.pop("help") + more, told.pop("flags"), {**told.pop("form"), **form}
+    return typer.Option(*flags, help=help, **told), Field(description=help, json_schema_extra=extra)
+
+
+def _between(least: int, most: int) -> dict[str, int]:
+    return {"minimum": least, "maximum": most}
 
 
 class StudyOptions(BaseModel):
@@ -80,118 +90,34 @@ class StudyOptions(BaseModel):
         str | None, typer.Argument(help="The question, in plain words.", show_default=False),
         Field(description="The question, such as: group size 4 vs 8 on guess", pattern=r"^[^\x00]*$"),
     ] = None  # fmt: skip
-    vary: Annotated[list[str], *_option(
-        "FIELD=VALUE,VALUE,... in place of a topic, the control first; repeatable. Of a slot for code: "
-        "SLOT=built-in,FILE.py or an expression (docs/slots.md)."
-    )] = []  # fmt: skip
-    shape: Annotated[str | None, *_option(
-        "How the fields of --vary go: `apart` (the default: each against the control), `together` (all of them in "
-        "one arm), `interaction` (whether the first one's effect depends on the second) or `trend` (one field's "
-        "values along a line).",
-        "--as", form={"title": "as", "enum": ["apart", "together", "interaction", "trend"], "default": "apart"},
-    )] = None  # fmt: skip
-    held: Annotated[
-        list[str], *_option("FIELD=VALUE that all arms share, beside --vary.", "--set", form={"title": "set"})
-    ] = []
-    mediator: Annotated[list[str], *_option(
-        "METRIC=increase or METRIC=decrease: a `logged:` or `fact:` number by which the first question's treatments "
-        "are said to act, tested behind their claims (docs/mechanisms.md); repeatable."
-    )] = []  # fmt: skip
-    evaluate: Annotated[str, *_option(
-        "Where a knob of the environment is varied (--vary environment.max_turns=3,6): all arms at the `control`'s "
-        "value, each `apart` at its own, or `both`: the control's judges, and their own is reported. Where `agent` or "
-        "`prompt` is varied: hidden tasks played by each arm's own `agent`, in a container without tasks.",
-        form={"enum": ["control", "apart", "both", "agent"]},
-    )] = "control"  # fmt: skip
-    env: Annotated[str | None, *_option(
-        "Environment: a name, a folder, module:Name, tasks.jsonl (with --reward), or an address such as "
-        "reasoning-gym:chain_sum (docs/environments.md)."
-    )] = None  # fmt: skip
-    reward: Annotated[
-        str | None, *_option("FILE.py[:NAME], the function that judges answers to `--env TASKS.jsonl`.")
-    ] = None
-    job: Annotated[Path | None, *_option("The job under all arms as JSON (see `ajet job explain`).")] = None
-    model_path: Annotated[str | None, *_option(
-        "Model that is trained in place of the tiny one: a folder, or a name of `ajet model list`, which is fetched on "
-        "first use.",
-        "--model", "--model-path", form={"title": "model"},
-    )] = None  # fmt: skip
-    backend: Annotated[str | None, *_option("What generates and learns: local, verl (docs/cluster.md), ...")] = None
-    server: Annotated[str | None, *_option(
-        "Swarm servers that run already, on which runs train in place of this machine, one at a time each: addresses "
-        "(their admin key in AJET_TOKEN) or names, with commas between (docs/machines.md).", envvar="AJET_SERVERS",
-    )] = None  # fmt: skip
-    parallel: Annotated[int | None, *_option(
-        "Most runs at once; else as many as cores, memory and GPUs carry.", form={"minimum": 1}, min=1
-    )] = None  # fmt: skip
-    planner: Annotated[str, *_option(
-        f"Who plans: `rules`, or `llm` (any endpoint like OpenAI's, or Anthropic's){_PACKAGED_PLANNERS}.",
-        form={"enum": list(planner_names())},
-    )] = "rules"  # fmt: skip
-    planner_model: Annotated[str | None, *_option("Name of the language model that plans, for `--planner llm`.")] = None
-    budget: Annotated[str | None, *_option(
-        "For the whole study: wall clock (90s, 10m, 2h, 1d), or for as long as its runs may hold GPUs (8gpuh), cores "
-        "(8cpuh), or what costs money (20USD, by prices.json); several with commas (docs/machines.md).",
-        show_default=DEFAULT_BUDGET,
-        form={"default": DEFAULT_BUDGET, "pattern": r"^\s*(\d+(\.\d+)?\s*([A-Za-z]+|[$€£¥])\s*,?\s*)+$"},
-    )] = None  # fmt: skip
-    max_runs: Annotated[int | None, *_option("Most training runs.", form={"minimum": LEAST_RUNS}, min=LEAST_RUNS)] = (
-        None
-    )
-    metric: Annotated[list[str], *_option(
-        "What runs are judged by: NAME, NAME:THRESHOLD or NAME:OF, such as episodes:0.7 (`ajet metric list`); "
-        "else what the topic asks for, or hidden success after the last step."
-    )] = []  # fmt: skip
-    effect: Annotated[float | None, *_option(
-        "Smallest difference that matters, in the metric's unit: 0.05 of hidden success, 500 episodes; smaller "
-        "ones count as none.",
-        form={"exclusiveMinimum": 0}, show_default="of success 0.1, of others a part of their range",
-    )] = None  # fmt: skip
-    power: Annotated[float | None, *_option(
-        "Probability with which a difference of that size must be seen, or the design is refused.",
-        form={"minimum": 0.5, "maximum": 0.99}, show_default=f"{DEFAULT_POWER:g}, or what the budget carries",
-    )] = None  # fmt: skip
-    looks: Annotated[int, *_option(
-        "Most times the data are analysed; 1 for once, at the end.", form={"minimum": 1, "maximum": MOST_ANALYSES}
-    )] = comparisons.DEFAULT_ANALYSES  # fmt: skip
-    repairs: Annotated[int, *_option(
-        "How often a planner with a language model may repair code that crashes early in training; all arms then begin "
-        "anew (docs/slots.md).", form={"minimum": 0, "maximum": MOST_REPAIRS},
-    )] = DEFAULT_REPAIRS  # fmt: skip
-    rounds: Annotated[int | None, *_option(
-        "Most questions that are asked one after the other, each on what the last one found, under one bound on "
-        "false claims; 1 for the topic's own alone.",
-        form={"minimum": 1, "maximum": MOST_ROUNDS}, envvar="AJET_ROUNDS",
-        show_default="as many as the budget leaves time for, 4 at most",
-    )] = None  # fmt: skip
-    episodes: Annotated[int | None, *_option(
-        "Hidden episodes of each evaluation; more make less noise and cost time.",
-        form={"minimum": LEAST_EPISODES, "maximum": MOST_EPISODES}, show_default="as many as make the study cheapest",
-    )] = None  # fmt: skip
-    read: Annotated[Path | None, *_option(
-        "Folder of papers or notes (.txt, .md) that a language model that plans may read: copied into the study's "
-        "folder, quoted to it, exported nowhere."
-    )] = None  # fmt: skip
-    extend_to: Annotated[int | None, *_option(
-        "Training steps to which all runs of the first question are made longer where its first ones, arms not told "
-        "apart, still rise (docs/limits.md).", form={"minimum": 1}, min=1,
-    )] = None  # fmt: skip
-    explore: Annotated[bool, *_option(
-        "Make one run of each arm on one seed, control included, and test nothing: curves, costs, and what a "
-        "study of it would take.",
-        "--explore",
-    )] = False  # fmt: skip
-    approve: Annotated[str, *_option(
-        "What a person is asked before it begins: `plan` (all trainings, once the design is locked, a run before "
-        "it, and what a pilot leads to), `stages` (each part when its turn comes: screen, pilot, looks ...) or "
-        "`none`. It waits as long as it takes.",
-        form={"enum": list(get_args(ApprovalMode))},
-    )] = "none"  # fmt: skip
-    sandbox: Annotated[str | None, *_option(
-        "Where clients and evaluators run: `docker` (the default where an engine answers) or `process`, which "
-        "isolates nothing; AJET_SANDBOX sets another default.",
-        form={"enum": ["docker", "process", None]},
-    )] = None  # fmt: skip
+    vary: Annotated[list[str], *_option("vary")] = []
+    shape: Annotated[str | None, *_option("shape")] = None
+    held: Annotated[list[str], *_option("held")] = []
+    mediator: Annotated[list[str], *_option("mediator")] = []
+    evaluate: Annotated[str, *_option("evaluate")] = "control"
+    env: Annotated[str | None, *_option("env")] = None
+    reward: Annotated[str | None, *_option("reward")] = None
+    job: Annotated[Path | None, *_option("job")] = None
+    model_path: Annotated[str | None, *_option("model_path")] = None
+    backend: Annotated[str | None, *_option("backend")] = None
+    server: Annotated[str | None, *_option("server")] = None
+    parallel: Annotated[int | None, *_option("parallel")] = None
+    planner: Annotated[str, *_option("planner", _PACKAGED_PLANNERS, {"enum": list(planner_names())})] = "rules"
+    planner_model: Annotated[str | None, *_option("planner_model")] = None
+    budget: Annotated[str | None, *_option("budget")] = None
+    max_runs: Annotated[int | None, *_option("max_runs", form={"minimum": LEAST_RUNS}, min=LEAST_RUNS)] = None
+    metric: Annotated[list[str], *_option("metric")] = []
+    effect: Annotated[float | None, *_option("effect")] = None
+    power: Annotated[float | None, *_option("power", show_default=_DEFAULT_OF_POWER)] = None
+    looks: Annotated[int, *_option("looks", form=_between(1, MOST_ANALYSES))] = comparisons.DEFAULT_ANALYSES
+    repairs: Annotated[int, *_option("repairs", form=_between(0, MOST_REPAIRS))] = DEFAULT_REPAIRS
+    rounds: Annotated[int | None, *_option("rounds", form=_between(1, MOST_ROUNDS))] = None
+    episodes: Annotated[int | None, *_option("episodes", form=_between(LEAST_EPISODES, MOST_EPISODES))] = None
+    read: Annotated[Path | None, *_option("read")] = None
+    extend_to: Annotated[int | None, *_option("extend_to")] = None
+    explore: Annotated[bool, *_option("explore")] = False
+    approve: Annotated[str, *_option("approve", form={"enum": list(get_args(ApprovalMode))})] = "none"
+    sandbox: Annotated[str | None, *_option("sandbox", form={"enum": ["docker", "process", None]})] = None
 
 
 class ResearchOptions(PlannerOptions, StudyOptions):

@@ -380,8 +380,8 @@ class FlowRun:
         self._client.create_logs({**about, "message": line, "timestamp": at} for line in lines)
 
     def publish(self, key: str, type: str, data: object, description: str, shown: UUID | None = None) -> UUID:
-        """Publish an artifact, in the place of what was `shown` if that is there; return what is shown now. The newest
-        of a key is shown first. `type` is Prefect's: `markdown`, `table` or `progress`."""
+        """Publish an artifact, in the place of what was `shown` if that is there; return what is shown now. `type` is
+        Prefect's: `markdown`, `table` or `progress`."""
         if shown is not None:
             changes = {"data": data, "description": description}
             try:

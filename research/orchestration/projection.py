@@ -43,8 +43,6 @@ class StudyArtifact(NamedTuple):
     data: str | float
     description: str
     """Prefect shows it above."""
-    replaces: bool = True
-    """Whether it is put in the place of the one before; if not, that stays as history."""
 
 
 def build_artifacts(state: StudyState, pages: str = "") -> Iterator[StudyArtifact]:
@@ -66,7 +64,7 @@ def build_artifacts(state: StudyState, pages: str = "") -> Iterator[StudyArtifac
             {name: f"{cell:.4g}" if isinstance(cell, float) else cell for name, cell in row.items()} for row in rows
         ]
         judged = "What the data say about each hypothesis, computed by code under the locked design, look by look."
-        yield StudyArtifact("verdicts", "table", json.dumps(short), judged, replaces=False)
+        yield StudyArtifact("verdicts", "table", json.dumps(short), judged)
 
 
 _COLUMNS: Final = (
@@ -141,10 +139,10 @@ class Projection:
             self._write((row.key, line) for row in rows.values() for line in task_rows.state_lines(row))
             for artifact in build_artifacts(state, self._pages()):
                 if self._artifacts.get(artifact.name) != artifact:
-                    name, type, data, description, replaces = artifact
+                    name, type, data, description = artifact
                     key = f"{self._begun.id.lower().replace('_', '-')}-{name}"
-                    before = self._shown.get(name) if replaces else None
-                    self._shown[name] = self.flow_run.publish(key, type, data, description, before)
+                    shown = self._shown.get(name)
+                    self._shown[name] = self.flow_run.publish(key, type, data, description, shown)
                     self._artifacts[name] = artifact
             lines = {key: line for key, line in progress_lines(state) if key not in self._logged}
             if lines:

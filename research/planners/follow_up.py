@@ -8,13 +8,12 @@ question is asked once; one that code refuses is followed by the next.
 """
 
 import math
-import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib import resources
 from typing import Any, NamedTuple
 
 from research.errors import BadTopic, DesignRefused
+from research.files import load_table
 from research.planners.context import FieldSpec, PlannerContext
 from research.planners.history import CampaignFacts, ClaimFacts, RoundFacts
 from research.planners.values import Contrast, ValuePlan, add_required_constants, choose_values, plan_search
@@ -45,7 +44,7 @@ UNDIRECTED = 0.5
 """Probability given to a claim that the topic itself leaves open."""
 _A_LITTLE = 0.01
 """How far an interval reaches into the direction of a claim that its prior thinks little of."""
-_PRIORS: Mapping[str, Any] = tomllib.loads(resources.files(__package__).joinpath("priors.toml").read_text("utf-8"))
+_PRIORS: Mapping[str, Any] = load_table(__package__, "priors.toml")
 
 UNSEEN_CONFOUNDERS: Mapping[str, tuple[str, ...]] = {
     "kl_coef": ("less movement in all, which fewer steps would bring about as well",),

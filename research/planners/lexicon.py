@@ -5,14 +5,13 @@ number with a unit or a letter glued to it (`10x`, `7b`) is a word. What stands 
 """
 
 import re
-import tomllib
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import resources
 from typing import Any, Literal
 
+from research.files import load_table
 from research.planners.context import FieldSpec, known_environments
 from research.planners.values import Sense
 from research.proposals.arms import Scalar
@@ -57,7 +56,7 @@ def stems(text: str) -> frozenset[str]:
     return frozenset(map(stem, text.split()))
 
 
-_TABLES: Mapping[str, Any] = tomllib.loads(resources.files(__package__).joinpath("lexicon.toml").read_text("utf-8"))
+_TABLES: Mapping[str, Any] = load_table(__package__, "lexicon.toml")
 _SETS = {name: stems(text) for name, text in _TABLES["words"].items()}
 UP, DOWN, HOLDING, ARTICLES = _SETS["up"], _SETS["down"], _SETS["holding"], _SETS["articles"]
 SENSES: Mapping[Sense, frozenset[str]] = {"up": UP, "down": DOWN, "on": _SETS["on"], "off": _SETS["off"]}

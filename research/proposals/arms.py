@@ -6,17 +6,16 @@ start, no violation. Proposals name models by name, and no planner can have anot
 """
 
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from itertools import combinations
 from typing import Annotated, Any, Final, Self
 
 from pydantic import TypeAdapter, ValidationError
 
 from research.errors import BadTopic, DesignRefused
+from research.files import load_table
 from research.installation.base_job import find_fixed_fields, require_agreement
 from research.proposals.slots import code_name
 from research.text import describe, did_you_mean
@@ -161,7 +160,7 @@ def field_value(name: str, value: Scalar) -> Scalar:
     return _validate(name, value)  # type: ignore[no-any-return]
 
 
-_FIELDS: Mapping[str, Any] = tomllib.loads(resources.files(__package__).joinpath("fields.toml").read_text("utf-8"))
+_FIELDS: Mapping[str, Any] = load_table(__package__, "fields.toml")
 """What is known of fields of jobs, in words."""
 
 

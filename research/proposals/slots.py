@@ -8,15 +8,14 @@ never in the evaluator.
 
 import ast
 import re
-import tomllib
 import unicodedata
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Final
 
 from research.errors import DesignRefused
+from research.files import load_table
 from studies.records.design import BUILT_IN, REWARD, is_expression
 from swarm.environments.base import PlainEnvironment
 from swarm.environments.registry import environments
@@ -62,8 +61,7 @@ def does_as_written(slot: str, job: Mapping[str, object]) -> bool:
 
 
 SLOTS: Final[Mapping[str, CodeSlot]] = {
-    name: CodeSlot(name, **slot)
-    for name, slot in tomllib.loads(resources.files(__package__).joinpath("slots.toml").read_text("utf-8")).items()
+    name: CodeSlot(name, **slot) for name, slot in load_table(__package__, "slots.toml").items()
 }
 
 

@@ -9,16 +9,14 @@ names the move and before the attempt starts; the server's folder moves last, an
 
 import hashlib
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib import resources
 from typing import Final, Literal, NamedTuple
 
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from research.files import read_json, write_bytes
+from research.files import load_table, read_json, write_bytes
 from research.isolation.mode import Containers
 from research.runs.files import AttemptFolder, Evaluation, find_kept_file, read_evaluations, read_progress
 from sandboxes import SandboxError
@@ -45,7 +43,7 @@ def end_containers(sandbox: Containers, labels: Mapping[str, str], folder: Attem
 ResumeRule = Literal["on", "once", "anew"]
 """What follows an end: it is gone on from; unless that attempt had itself gone on from another; never."""
 
-_ENDS: Final = tomllib.loads(resources.files(__package__).joinpath("resume.toml").read_text("utf-8"))["ends"]
+_ENDS: Final = load_table(__package__, "resume.toml")["ends"]
 WAYS: Mapping[str, tuple[ResumeRule, str]] = {code: (e["way"], e["why"]) for e in _ENDS for code in e["codes"].split()}
 """By the code of an attempt's end: what follows, and why."""
 

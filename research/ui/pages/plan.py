@@ -8,7 +8,7 @@ from research.controller.options import ResearchOptions
 from research.errors import ResearchError
 from research.planners.factory import planner_names
 from research.shown.plan import Fact, describe_plan
-from research.ui.evidence import find_evidence
+from research.ui.actions import find_evidence
 from research.ui.previews import LISTS, PLAIN, missing_worker, read_options
 from research.ui.site import Page, Site, View
 from swarm.environments.registry import environments

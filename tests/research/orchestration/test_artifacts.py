@@ -29,7 +29,7 @@ def test_there_is_a_table_once_there_are_verdicts(synthetic: Synthetic) -> None:
 
 
 def test_links_name_the_page_or_the_command_for_it_and_the_report_once_there_is_one(synthetic: Synthetic) -> None:
-    synthetic.lock()
+    synthetic.whole()
     assert found(synthetic.state())["links"].data == "- Pages: `ajet ui`\n- Plan: `ajet study show s-synthetic`\n"
     written = {kind: {"path": f"report.{kind}", "sha256": "0" * 64} for kind in ("markdown", "html")}
     synthetic.append(EventType.REPORT_BUILT, **written)

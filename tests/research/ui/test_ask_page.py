@@ -16,8 +16,7 @@ from starlette.testclient import TestClient
 from research.controller.options import ResearchOptions
 from research.errors import BadInput, NotReady
 from research.ui import previews
-from research.ui.actions import act
-from research.ui.evidence import find_evidence
+from research.ui.actions import act, find_evidence
 from research.ui.pages.plan import page
 from research.ui.previews import Preview, Previews, read_options
 from research.ui.site import Page, Site, View, render
