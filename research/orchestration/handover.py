@@ -37,10 +37,6 @@ _CLOSING_S = 30.0
 """The same for one that is over."""
 
 
-def _describe_trouble(error: Exception) -> str:
-    return f"Prefect's view is interrupted ({describe_error(error)}); the study goes on without it"
-
-
 class PrefectView(StudyView):
     """Shows a session of a study, which begins as of `begun`, from entering to leaving; `url` is where, once known.
 
@@ -48,7 +44,11 @@ class PrefectView(StudyView):
 
     def __init__(self, home: Home, begun: StudyState, say: Note, warn: Note, *, executed: bool = False) -> None:
         """`executed` is as in ControllerSession."""
-        super().__init__("prefect-view", say, warn, _describe_trouble, "Prefect's view is back")
+
+        def describe_trouble(error: Exception) -> str:
+            return f"Prefect's view is interrupted ({describe_error(error)}); the study goes on without it"
+
+        super().__init__("prefect-view", say, warn, describe_trouble, "Prefect's view is back")
         self.url: str | None = None
         self.own = False
         """Whether the server is one that `ajet up --stop` ends."""

@@ -112,7 +112,7 @@ def create_flow_run(client: SyncPrefectClient, home: Home, study: StudyState, st
     to answer made one all the same, which whoever tries again is given by its key."""
     deployment = ensure_deployment(client, home).id
     made = client.create_flow_run_from_deployment(
-        deployment, name=_name(study.id, study.topic), parameters={"study": study.id}, state=state,
+        deployment, name=_name(study.topic, study.id), parameters={"study": study.id}, state=state,
         tags=[TAG, study.id], idempotency_key=f"{deployment}/{study.id}/{study.event_count}",
     )  # fmt: skip
     write_note(home, study.id, made.id)
@@ -282,10 +282,10 @@ class FlowRun:
     def adopt(self, study: StudyState) -> None:
         """Name and tag it after its study. Tags that somebody gave it stay: their automations look for them."""
         tags = dict.fromkeys([*self.read().tags, TAG, study.id])
-        self._client.update_flow_run(self.id, name=_name(study.id, study.topic), tags=list(tags))
+        self._client.update_flow_run(self.id, name=_name(study.topic, study.id), tags=list(tags))
 
     def rename(self, topic: str) -> None:
-        self._client.update_flow_run(self.id, name=_shorten_topic(topic))
+        self._client.update_flow_run(self.id, name=_name(topic))
 
     def read(self) -> PrefectFlowRun:
         try:
@@ -379,39 +379,25 @@ class FlowRun:
         at = datetime.now(UTC).isoformat()
         self._client.create_logs({**about, "message": line, "timestamp": at} for line in lines)
 
-    def publish(self, key: str, type: str, data: object, description: str, shown: UUID | None = None) -> UUID:
-        """Publish an artifact, in the place of what was `shown` if that is there; return what is shown now. `type` is
-        Prefect's: `markdown`, `table` or `progress`."""
-        if shown is not None:
+    def publish(self, key: str, type: str, data: object, description: str) -> None:
+        """Publish an artifact, in the place of the one of this key if that is there; somebody may have deleted it on
+        Prefect's page. `type` is Prefect's: `markdown`, `table` or `progress`."""
+        own, of_key = ArtifactFilterFlowRunId(any_=[self.id]), ArtifactFilterKey(any_=[key])
+        if shown := self._client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=own, key=of_key)):
             changes = {"data": data, "description": description}
-            try:
-                self._client.request("PATCH", "/artifacts/{id}", path_params={"id": shown}, json=changes)
-                return shown
-            except PrefectHTTPStatusError as error:  # somebody may have deleted it on Prefect's page
-                if error.response.status_code != HTTPStatus.NOT_FOUND:
-                    raise
+            self._client.request("PATCH", "/artifacts/{id}", path_params={"id": shown[0].id}, json=changes)
+            return
         # By hand, because the client's own way sends an event too, by a thread of its own.
         artifact = ArtifactCreate(key=key, type=type, data=data, description=description, flow_run_id=self.id)
-        made = self._client.request("POST", "/artifacts/", json=artifact.model_dump(mode="json", exclude_unset=True))
-        identity = UUID(made.json()["id"])
-        own, of_key = ArtifactFilterFlowRunId(any_=[self.id]), ArtifactFilterKey(any_=[key])
-        for older in self._client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=own, key=of_key)):
-            if older.id != identity:
-                with suppress(ObjectNotFound):
-                    self._client.delete_artifact(older.id)
-        return identity
+        self._client.request("POST", "/artifacts/", json=artifact.model_dump(mode="json", exclude_unset=True))
 
 
 def _pause(reason: str) -> str:
     return f"{reason}: no run begins, those that are under way are finished"
 
 
-def _name(study: str, topic: str) -> str:
-    return f"{study}: {_shorten_topic(topic)}"
-
-
-def _shorten_topic(topic: str) -> str:
-    return shorten(topic, _MOST_TOPIC, placeholder=" …")
+def _name(topic: str, study: str = "") -> str:
+    return (f"{study}: " if study else "") + shorten(topic, _MOST_TOPIC, placeholder=" …")
 
 
 RETRY_TIMEOUT_S: Final = 300.0

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
-from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import ObjectNotFound
@@ -112,8 +111,7 @@ class Projection:
         self._state: StudyState | None = None
         self._rows: dict[str, task_rows.TaskRow] = {}
         self._artifacts: dict[str, StudyArtifact] = {}
-        """What is shown by name, which is not published again; and where."""
-        self._shown: dict[str, UUID] = {}
+        """What is shown by name, which is not published again."""
         self._logged = {key for key, _ in (progress_lines(begun) if begun.resumed_count else ())}
         rows = task_rows.build_rows(begun) if told else ()
         self._written = {(row.key, line.key) for row in rows for line in task_rows.state_lines(row)}
@@ -141,8 +139,7 @@ class Projection:
                 if self._artifacts.get(artifact.name) != artifact:
                     name, type, data, description = artifact
                     key = f"{self._begun.id.lower().replace('_', '-')}-{name}"
-                    shown = self._shown.get(name)
-                    self._shown[name] = self.flow_run.publish(key, type, data, description, shown)
+                    self.flow_run.publish(key, type, data, description)
                     self._artifacts[name] = artifact
             lines = {key: line for key, line in progress_lines(state) if key not in self._logged}
             if lines:

@@ -94,7 +94,8 @@ class RemoteServer:
             return
         with suppress(SwarmError, TimeoutError):
             async with asyncio.timeout(STOP_S):
-                await _stop_own(client, self._spec)
+                if (await client.status()).state is not ServerState.OFFLINE and is_own(await client.job(), self._spec):
+                    await client.stop()
         with suppress(AttemptFailed):
             await self.fetch_log()
 
@@ -131,11 +132,6 @@ class RemoteServer:
 def is_own(job: Job | None, spec: AttemptSpec) -> bool:
     """Return whether a job is what an attempt has trained, by its tracker's name."""
     return job is not None and job.tracking is not None and job.tracking.run_id == spec.tracking_id
-
-
-async def _stop_own(client: AsyncSwarmClient, spec: AttemptSpec) -> None:
-    if (await client.status()).state is not ServerState.OFFLINE and is_own(await client.job(), spec):
-        await client.stop()
 
 
 def describe_use(job: Job | None) -> str:

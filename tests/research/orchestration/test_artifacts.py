@@ -28,7 +28,8 @@ def test_there_is_a_table_once_there_are_verdicts(synthetic: Synthetic) -> None:
     assert "round" not in rows[0]
 
 
-def test_links_name_the_page_or_the_command_for_it_and_the_report_once_there_is_one(synthetic: Synthetic) -> None:
+def test_links_name_the_page_or_the_command_for_it_and_the_report_once_there_is_one(tmp_path: Path) -> None:
+    synthetic = Synthetic(tmp_path)
     synthetic.whole()
     assert found(synthetic.state())["links"].data == "- Pages: `ajet ui`\n- Plan: `ajet study show s-synthetic`\n"
     written = {kind: {"path": f"report.{kind}", "sha256": "0" * 64} for kind in ("markdown", "html")}

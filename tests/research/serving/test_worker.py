@@ -122,7 +122,7 @@ def test_a_flow_run_whose_controller_is_silent_crashes_and_one_that_beats_does_n
         shutil.rmtree(pages.home.study(study.id))
 
 
-def test_a_study_is_begun_in_a_browser_and_its_report_is_read_there(pages: Pages, page: Page) -> None:
+def test_a_study_is_begun_in_a_browser_which_says_where_its_report_is_read(pages: Pages, page: Page) -> None:
     deployment = pages.client.read_deployment_by_name(f"ajet-research/research@{pages.place}")
     visit(page, pages.server, f"deployments/deployment/{deployment.id}")
     page.get_by_role("button", name="Run", exact=True).click()
@@ -140,9 +140,9 @@ def test_a_study_is_begun_in_a_browser_and_its_report_is_read_there(pages: Pages
     assert pages.study().concluded_reason is not None
     page.goto(f"{pages.server.url}/v2/runs/flow-run/{run}")
     page.get_by_text("Completed", exact=True).first.wait_for()
-    report = artifacts_of(pages.client, run)[f"{pages.study().id}-report"]["id"]
-    page.goto(f"{pages.server.url}/v2/artifacts/artifact/{report}")
-    page.get_by_text("Asked:").first.wait_for()
+    links = artifacts_of(pages.client, run)[f"{pages.study().id}-links"]["id"]
+    page.goto(f"{pages.server.url}/v2/artifacts/artifact/{links}")
+    page.get_by_text(f"ajet study report {pages.study().id}").first.wait_for()
 
 
 def fill_optional(page: Page, name: str, kind: str, value: str) -> None:
