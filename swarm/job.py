@@ -92,7 +92,7 @@ ModelSpec = Annotated[TinyModel | PathModel, Field(discriminator="kind")]
 class Tracking(Canonical):
     """Where the server logs its metrics: a Weights & Biases run, written offline unless told otherwise."""
 
-    added_fields: ClassVar = frozenset({"tags"})
+    added_fields: ClassVar = frozenset({"tags", "also"})
 
     project: str = "ajet"
     """W&B project. Default `ajet`."""
@@ -111,6 +111,9 @@ class Tracking(Canonical):
     """Extra config entries (study, design hash, arm, ...) stored with the run."""
     tags: tuple[str, ...] = ()
     """Tags of the run, of 64 characters at most; a study gives its id, the arm and the phase. Default: none."""
+    also: tuple[Literal["trackio", "mlflow"], ...] = ()
+    """Trackers that are told the same beside W&B, each in a store of its own in the folder (docs/wandb.md). What fails
+    there is logged and stops nothing. Default: none."""
 
 
 _APART = {"tracking"}

@@ -1,7 +1,9 @@
-"""`ajet model`, `ajet metric`, `ajet job explain`."""
+"""`ajet model`, `ajet metric`, `ajet job`."""
 
 import inspect
 from collections.abc import Iterator
+from json import dumps
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import typer
@@ -13,6 +15,7 @@ from rich.text import Text
 from research.cli.app import Json, answer, console, make_facts, make_table, print_json, show_progress
 from research.errors import BadInput
 from research.installation.home import Home
+from research.installation.job_import import import_job
 from research.models.fetch import build_job, find_model, measure_model, read_catalog, read_record
 from research.models.fetch import fetch as fetch_model
 from research.proposals.metric_choice import default_threshold, find_kind, flag_syntax
@@ -62,6 +65,33 @@ def explain_job(
     if field is None:
         example = '{"steps": 80, "model": {"kind": "tiny", "layers": 4}}'
         console().print(f"A job file is a JSON object of such fields: {example}. What it leaves out has its default.")
+
+
+@job_app.command("import")
+def import_(
+    source: Annotated[Path, typer.Argument(help="TRL's script (.py), verl's YAML, or a list of `key=value`.")],
+    model: Annotated[str | None, typer.Option(help="Folder of the model, in place of what it says.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Rows of the data set, of which it says epochs.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Write the job to this file.")] = None,
+    json: Json = False,
+) -> None:
+    """Print the job that trains what TRL's GRPO script or verl's configuration does; nothing of it is run.
+
+    What a job has no field for is said on standard error, value by value. Exit code 2 where no job does the same.
+
+    Examples:
+        ajet job import train.py --model models/mine --to job.json
+        ajet job import verl.yaml --rows 7473 --json
+    """
+    job, notes = import_job(source, model, rows)
+    for field, value, why in notes:
+        warn(f"{field} {value}: {why}")
+    if to is not None:
+        to.write_text(dumps(job, indent=2) + "\n", encoding="utf-8")
+    if json:
+        print_json({"job": job, "notes": [{"field": one[0], "value": str(one[1]), "why": one[2]} for one in notes]})
+    elif to is None:
+        print_json(job)
 
 
 def explanations() -> list[dict[str, Any]]:

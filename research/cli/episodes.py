@@ -1,8 +1,10 @@
 """Episodes, inspect, export: terminal and page."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from rich.console import Group, RenderableType
@@ -94,6 +96,7 @@ _LEFT_OUT = {
     "pruned": "their tokens went with old checkpoints (a job's checkpoints_kept)",
     "no_tokens": "nothing was sampled in them",
     "withdrawn": "they are open without a token, or were given up meanwhile",
+    "no_reward": "they have no reward",
 }
 
 
@@ -160,20 +163,63 @@ def inspect(
         console().print(episode_screen(record, full=full), soft_wrap=False)
 
 
+_TURN: Final = re.compile(
+    r"\0<\|(?:im_start|start_header_id)\|>(system|user|assistant|tool)(?:\0<\|end_header_id\|>\n)?\n"
+    r"(.*?)(?:\0<\|(?:im_end|eot_id)\|>\n?|\Z)",
+    re.DOTALL,
+)
+"""A turn of ChatML's or Llama 3's template, where special tokens have a null before them."""
+
+
+def training_rows(record: EpisodeRecord) -> Iterator[dict[str, Any]]:
+    """Yield a row for each history of an episode, as TRL, verl and OpenEnv read it: each token that is trained is in
+    one `env_mask` (TRL's `rollout_func`); `messages` are the template's turns, none where they are not known."""
+    calls, masked = {call.index: call for call in record.record}, set[int]()
+    task = {"task_id": record.task_id, "stream": record.stream, "step": record.step}
+    for last in sorted(calls.keys() - {call.parent for call in calls.values()}):
+        path = [calls[last]]
+        while path[0].parent is not None:
+            path.insert(0, calls[path[0].parent])
+        new = {call.index for call in path if call.trained} - masked
+        masked |= new
+        first, *rest = ((span, call.index) for call in path for span in (call.context, call.sampled))
+        mask = [int(bool(span.logprobs) and at in new) for span, at in rest for _ in span.ids]
+        completion = [id for span, _ in rest for id in span.ids]
+        marked = ("\0" * (n in span.special) + text for span, _ in (first, *rest) for n, text in enumerate(span.texts))
+        text = "".join(marked).removeprefix("\0<|begin_of_text|>")
+        found = [] if _TURN.sub("", text).strip() else _TURN.findall(text)
+        turns = [{"role": role, "content": content.replace("\0", "")} for role, content in found]
+        asked = next((place for place, turn in enumerate(turns) if turn["role"] == "assistant"), 0)
+        yield {
+            "prompt": turns[:asked], "completion": turns[asked:], "messages": turns, "prompt_ids": first[0].ids,
+            "completion_ids": completion, "env_mask": mask, "episode_id": f"{record.id}/{last}",
+            "logprobs": [each for span, _ in rest for each in span.logprobs or (0.0,) * len(span.ids)],
+            "input_ids": [*first[0].ids, *completion], "completion_mask": [0] * len(first[0].ids) + mask,
+            "reward": record.reward, "done": record.state == "ended", "task": record.task_id, "extra": task,
+            "tool_trace": [], "metrics": {}, "verify_metrics": {}, "artifacts": {},
+            "data_source": record.stream, "reward_model": {"style": "rule", "ground_truth": ""}, "extra_info": task,
+        }  # fmt: skip
+
+
 def export(
     to: Annotated[Path, typer.Option(help="The file to write; it is replaced if it is there.")],
     episode: Annotated[str | None, typer.Option(help="One episode's id.")] = None,
     all: Annotated[bool, typer.Option("--all", help="Every episode the server knows.")] = False,
+    format: Annotated[
+        Literal["calls", "rows"], typer.Option(help="What a line is: an episode's calls, or a row to train on.")
+    ] = "calls",
     server: Server = None,
     json: Json = False,
 ) -> None:
     """Export episodes with every token: a JSON line each, as `ajet swarm inspect --json` has them.
 
-    Texts of prompts and answers are there while an engine runs.
+    Texts of prompts and answers are there while an engine runs. Rows are what TRL, verl and OpenEnv read, one for each
+    history of an episode that has a reward; in Parquet where the file is called so.
 
     Examples:
         ajet swarm export --all --to episodes.jsonl
         ajet swarm export --episode 3f9a1c-0000007 --to episode.jsonl
+        ajet swarm export --all --format rows --to rows.jsonl
     """
     if all == (episode is not None):
         raise BadInput("expected one of --episode ID and --all")
@@ -183,8 +229,22 @@ def export(
     with to.open("rb") as file:
         lines = sum(1 for _ in file)
     counts = {**listed.model_dump(), "episodes": lines, "withdrawn": listed.episodes - lines}
-    left_out = (f"left out {counts[name]:,} episodes: {why}" for name, why in _LEFT_OUT.items() if counts[name])
-    size = to.stat().st_size
-    answer(
-        json, {"file": str(to), "bytes": size, **counts}, f"wrote {to} ({lines:,} episodes, {size:,} bytes)", left_out
-    )
+    if format == "rows":
+        counts |= _write_rows(to)
+    left_out = (f"left out {counts[name]:,} episodes: {why}" for name, why in _LEFT_OUT.items() if counts.get(name))
+    size, what = to.stat().st_size, f"{counts.get('rows', lines):,} {'rows' if 'rows' in counts else 'episodes'}"
+    answer(json, {"file": str(to), "bytes": size, **counts}, f"wrote {to} ({what}, {size:,} bytes)", left_out)
+
+
+def _write_rows(to: Path) -> dict[str, int]:
+    with to.open("rb") as file:
+        records = [EpisodeRecord.model_validate_json(line) for line in file]
+    rows = [row for record in records if record.reward is not None for row in training_rows(record)]
+    if to.suffix == ".parquet":
+        import pandas
+
+        pandas.DataFrame(rows).to_parquet(to)
+    else:
+        to.write_text("".join(f"{dumps(row)}\n" for row in rows), encoding="utf-8")
+    counts = {"no_reward": sum(record.reward is None for record in records), "rows": len(rows)}
+    return {**counts, "rows_without_messages": sum(not row["messages"] for row in rows)}

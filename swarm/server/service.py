@@ -30,7 +30,7 @@ from swarm.store.writer import open_store
 from swarm.training.checkpoints import find_spare, list_checkpoints
 from swarm.training.loop import Training
 from swarm.training.metrics import finite_metrics
-from swarm.training.trackers import Tracker, make_tracker
+from swarm.training.trackers import Tracker, make_tracker, require_trackers
 from swarm.wire import CheckpointList, EraseRequest, Erasure, FileList, ServerFile, ServerState, Status, fingerprint
 
 _LOCAL = ("torch", "transformers", "safetensors", "tokenizers")
@@ -257,8 +257,9 @@ class SwarmServer:
 
     def load(self, job: Job) -> Status:
         """Load a job; one that means the same changes nothing. JobConflict while another one's engine is on.
-        InvalidRequest for a backend that is not installed."""
+        InvalidRequest for a backend or a tracker that is not installed."""
         require_backend(job.backend)
+        require_trackers(job)
         if self.machine.state is ServerState.OFFLINE:
             self._job = job
         elif self._job is None or not self._job.equals(job):

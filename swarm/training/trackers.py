@@ -1,7 +1,8 @@
 """Trackers: where the metrics of a training are logged.
 
 `TrackerThread` makes a tracker's calls from one thread of its own, in order, so that a slow disk never holds up a
-generation. W&B is imported only when a job asks for it, and is told to collect nothing but the metrics.
+generation. W&B, Trackio and MLflow are imported only when a job asks for them, and told to collect nothing but the
+metrics; the last two write to this machine alone, and what fails in them stops nothing.
 """
 
 import asyncio
@@ -11,9 +12,11 @@ import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from swarm.errors import InvalidRequest
 from swarm.job import Job, Tracking
 
 log = logging.getLogger(__name__)
@@ -79,8 +82,63 @@ class WandbTracker:
         self._run.finish()
 
 
+def _open_other(name: str, tracking: Tracking, fields: dict[str, Any]) -> tuple[Callable[..., Any], Callable[[], Any]]:
+    """Return what logs metrics and what finishes; the variables are read when the package is imported."""
+    for variable in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "MLFLOW_RUN_ID"):  # with the first two it sends
+        os.environ.pop(variable, None)
+    folder = Path(tracking.directory).absolute()
+    os.environ |= {"TRACKIO_DIR": str(folder / "trackio"), "MLFLOW_DISABLE_TELEMETRY": "true"}
+    if name == "trackio":
+        import trackio
+
+        quiet: dict[str, Any] = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        run = trackio.init(tracking.project, tracking.name, tracking.group, config=fields, **quiet)
+        return run.log, run.finish
+    import mlflow
+
+    mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
+    mlflow.set_experiment(tracking.project)
+    mlflow.start_run(run_name=tracking.name, log_system_metrics=False)  # that of this thread
+    mlflow.log_params(fields)
+    return mlflow.log_metrics, mlflow.end_run
+
+
+class _Trackers:
+    """W&B, and others whose faults are logged and counted."""
+
+    def __init__(self, job: Job, tracking: Tracking) -> None:
+        self._first, self.faults, fields = WandbTracker(job, tracking), 0, job.model_dump(mode="json")
+        opened = ((name, self._try(name, _open_other, name, tracking, fields)) for name in tracking.also)
+        self._others = {name: calls for name, calls in opened if calls is not None}
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._first.log(step, metrics)
+        named = {re.sub(r"[^\w\-. :/]", "_", name): metrics[name] for name in metrics}  # as MLflow takes them
+        for name, (log_metrics, _) in self._others.items():
+            self._try(name, partial(log_metrics, step=step), named)
+
+    def finish(self) -> None:
+        self._first.finish()
+        for name, (_, finish) in self._others.items():
+            self._try(name, finish)
+
+    def _try(self, name: str, call: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return call(*given)
+        except Exception as error:  # noqa: BLE001  -- of somebody's package
+            self.faults += 1
+            log.warning("event=tracker_failed tracker=%s faults=%d error=%r", name, self.faults, error)
+
+
 def make_tracker(job: Job) -> Tracker | None:
-    return None if job.tracking is None else WandbTracker(job, job.tracking)
+    return None if job.tracking is None else _Trackers(job, job.tracking)
+
+
+def require_trackers(job: Job) -> None:
+    """Raise InvalidRequest where a tracker that a job names is not installed."""
+    for name in job.tracking.also if job.tracking else ():
+        if find_spec(name) is None:
+            raise InvalidRequest(f"tracking.also: expected {name} beside the server; found none: pip install {name}")
 
 
 class TrackerThread:

@@ -9,18 +9,21 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from studies import EventLog
+from swarm.backends.tiny_model import ensure_tiny
 from swarm.client import AsyncSwarmClient, EpisodeResult, SwarmClient
-from swarm.job import Job
+from swarm.job import Job, TinyModel
 from tests.end_to_end.factories import ajet, inherited
 from tests.furnished import furnish
 from tests.research.factories import make_study
@@ -197,3 +200,37 @@ def test_every_block_of_the_page_runs_as_written_and_its_program_learns(
     assert played.failed == ""
     ran("bash", "-euc", look.replace("EPISODE", newest))
     assert (tmp_path / "episodes.jsonl").stat().st_size > 1000
+
+
+@pytest.mark.timeout(1200)
+def test_a_script_of_trls_becomes_a_job_that_is_trained(swarm_environment: dict[str, str], tmp_path: Path) -> None:
+    """Every block of the page, in its order; the script itself too where TRL is installed."""
+
+    def ran(*command: str) -> str:
+        ended = subprocess.run(
+            command, cwd=tmp_path, env=swarm_environment, capture_output=True, text=True, timeout=900, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    page = (ROOT / "docs" / "migrating.md").read_text()
+    found = re.findall(r"^```(?:python|bash)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    script, imports, tasks, judge, check, training = found
+    shutil.copytree(ensure_tiny(TinyModel(warm_start_steps=0), "arith", tmp_path), tmp_path / "models" / "mine")
+    rows = [{"prompt": [{"role": "user", "content": f"{n}+1"}], "answer": f"{n + 1}"} for n in range(60)]
+    (tmp_path / "train.json").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "train.py").write_text(script)
+    if find_spec("trl") is not None:
+        ran(sys.executable, "train.py")
+    ran("bash", "-euc", imports)
+    job = Job.model_validate_json((tmp_path / "job.json").read_text())
+    assert (job.steps, job.episodes_per_step, job.group_size, job.learning_rate, job.max_tokens) == (2, 8, 4, 1e-4, 8)
+    ran(sys.executable, "-c", tasks)
+    (tmp_path / "mine" / "judge.py").write_text(judge)
+    (name,) = set(re.findall(r"tasks@\w+", ran("bash", "-euc", check)))
+    ran("bash", "-euc", re.sub(r"tasks@\w+", name, training))
+    with SwarmClient.from_home(home=tmp_path / "home", role="viewer") as client:
+        assert client.status().step == 2
+    written = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert len(written) >= 16
+    assert {row["messages"][0]["role"] for row in written} == {"user"}
