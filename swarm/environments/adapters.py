@@ -47,6 +47,7 @@ ADAPTERS: Final[Mapping[str, Adapter]] = {
         "gymnasium_toys", "gymnasium", "gymnasium==1.4.0", "gymnasium:FrozenLake-v1?is_slippery=false"
     ),
     "verifiers": Adapter("verifiers_tasks", "verifiers", "verifiers==0.4.0", "verifiers:my_taskset?agent.max_turns=4"),
+    "openenv": Adapter("openenv_server", "aiohttp", "aiohttp>=3.14", "openenv:http://127.0.0.1:8000"),
     "bfcl": Adapter(
         "bfcl_tasks",
         "bfcl_eval",

@@ -1,5 +1,5 @@
-"""Environments of the field by their addresses. bfcl-eval lies beside the other packages that are adapted; verifiers
-and inspect-evals contradict our pins, and what needs them runs where they are on the path:
+"""Environments of the field by their addresses. bfcl-eval lies beside the other packages that are adapted; verifiers,
+openenv and inspect-evals contradict our pins, and what needs them runs where they are on the path:
 
     pip install --target DIR 'verifiers==0.4.0'; PYTHONPATH=DIR python -m pytest tests/swarm/environments/test_field_adapters.py
 """  # noqa: E501
@@ -10,8 +10,9 @@ import ast
 import asyncio
 import json
 import re
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from aiohttp import web
 from swarm.environments import Environment, Message, Outcome, Task, said
 from swarm.environments.adapters import adapt
 from swarm.environments.base import calling
+from swarm.environments.openenv_server import show
 from swarm.errors import InvalidRequest
 
 TASKSET = '''
@@ -66,6 +68,40 @@ __all__ = ["Sums"]
 if __name__ == "__main__":
     Adder.run()
 '''
+SERVER = """
+import random, socket, sys
+import uvicorn
+from openenv.core.env_server import Action, Environment, Observation, State, create_app
+
+class Number(Action):
+    guess: int
+
+class Text(Action):
+    guess: str
+
+class Seen(Observation):
+    text: str = ""
+
+class Guess(Environment):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def reset(self, seed=None, episode_id=None, top=100, **_):
+        self.secret = random.Random(seed).randint(1, top)
+        return Seen(text=f"up to {top}, {self.secret % 10} at its end")
+
+    def step(self, action, timeout_s=None, **_):
+        right = int(action.guess) == self.secret
+        return Seen(text="right" if right else "wrong", reward=float(right), done=right)
+
+    @property
+    def state(self):
+        return State(step_count=0)
+
+app = create_app(Guess, Text if sys.argv[1] == "text" else Number, Seen, env_name="guess", max_concurrent_envs=2)
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listening])
+"""
 
 
 def reply(message: Mapping[str, Any]) -> web.Response:
@@ -161,6 +197,61 @@ def test_options_that_a_taskset_of_verifiers_has_not_are_refused(options: str, r
         adapt(f"verifiers:{taskset}?{options}")
     with pytest.raises(InvalidRequest, match="'no_such' not found"):
         adapt("verifiers:no_such")
+
+
+@pytest.fixture(scope="module", params=["number", "text"])
+def openenv_server(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    pytest.importorskip("openenv")
+    command = [sys.executable, "-c", SERVER, request.param]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield request.param, f"openenv:http://127.0.0.1:{server.stdout.readline().strip()}"
+        server.kill()
+
+
+@pytest.mark.slow
+async def test_an_openenv_server_is_played_in_sessions_of_its_own_until_it_says_that_they_are_done(
+    openenv_server: tuple[str, str],
+) -> None:
+    kind, address = openenv_server
+    environment = await asyncio.to_thread(adapt, f"{address}?top=10")
+    task = await asyncio.to_thread(environment.generate, 7)
+    assert re.fullmatch(r"up to 10, \d at its end", task.data["observation"])
+
+    def act(guess: object) -> Message:
+        return said(str(guess)) if kind == "text" else calling("act", guess=guess)
+
+    end = int(task.data["observation"][10:11])
+    for _ in range(4):  # more than the server has sessions at once: a play gives its own back
+        game: Any = environment.game(task)
+        assert [message["content"] for message in await game.opening()] == [task.data["observation"]]
+        (wrong,), (refused,) = [await game.answer(act(guess)) for guess in (11, "hm")]
+        assert (wrong["content"], "ERROR" in refused["content"]) == ("wrong", True)
+        assert await game.answer(act(end or 10)) == []
+        assert await game.outcome() == Outcome(1.0, facts={"steps": 3.0})
+    environment = await asyncio.to_thread(adapt, f"{address}?top=10&steps=2")
+    game = environment.game(task)
+    await game.opening()
+    assert [len(await game.answer(act(11))) for _ in range(2)] == [1, 0]
+    assert await game.outcome() == Outcome(0.0, facts={"steps": 2.0})
+
+
+@pytest.mark.parametrize(("observation", "text"), [
+    ({"text": "Hello", "hint": None, "metadata": {"a": 1}}, "Hello"), ({"metadata": {"task": "Say it."}}, "Say it."),
+    ({"text": "x", "left": 2}, '{"text": "x", "left": 2}'), ({}, ""),
+    ({"tool_name": "say", "result": {"content": [], "data": "x"}}, "x"),
+    ({"result": None, "error": {"message": "no"}}, '{"error": {"message": "no"}}'), ({"error": "no"}, "no"),
+])  # fmt: skip
+def test_an_observation_of_openenv_is_its_one_text_or_json(observation: Mapping[str, Any], text: str) -> None:
+    assert show({"observation": observation}) == text
+
+
+@pytest.mark.parametrize(("address", "reason"), [
+    ("openenv:echo_env", "address of a running OpenEnv server.*unknown url type"), ("openenv:1", "Connection refused"),
+])  # fmt: skip
+def test_what_is_no_running_openenv_server_is_refused(address: str, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        adapt(address)
 
 
 def right_calls(written: Sequence[str], tools: Sequence[Mapping[str, Any]]) -> Message:
