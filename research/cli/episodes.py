@@ -185,7 +185,8 @@ def training_rows(record: EpisodeRecord) -> Iterator[dict[str, Any]]:
         first, *rest = ((span, call.index) for call in path for span in (call.context, call.sampled))
         mask = [int(bool(span.logprobs) and at in new) for span, at in rest for _ in span.ids]
         completion = [id for span, _ in rest for id in span.ids]
-        marked = ("\0" * (n in span.special) + text for span, _ in (first, *rest) for n, text in enumerate(span.texts))
+        texts = ((n in span.special, text) for span, _ in (first, *rest) for n, text in enumerate(span.texts))
+        marked = ("\0" * special + text.replace("\0", "") for special, text in texts)
         text = "".join(marked).removeprefix("\0<|begin_of_text|>")
         found = [] if _TURN.sub("", text).strip() else _TURN.findall(text)
         turns = [{"role": role, "content": content.replace("\0", "")} for role, content in found]
@@ -196,7 +197,8 @@ def training_rows(record: EpisodeRecord) -> Iterator[dict[str, Any]]:
             "logprobs": [each for span, _ in rest for each in span.logprobs or (0.0,) * len(span.ids)],
             "input_ids": [*first[0].ids, *completion], "completion_mask": [0] * len(first[0].ids) + mask,
             "reward": record.reward, "done": record.state == "ended", "task": record.task_id, "extra": task,
-            "tool_trace": [], "metrics": {}, "verify_metrics": {}, "artifacts": {},
+            "tool_trace": [], "metrics": {"calls": record.calls, "tokens": record.tokens},
+            "verify_metrics": {"success": record.success}, "artifacts": {"group": record.group},
             "data_source": record.stream, "reward_model": {"style": "rule", "ground_truth": ""}, "extra_info": task,
         }  # fmt: skip
 
@@ -243,7 +245,10 @@ def _write_rows(to: Path) -> dict[str, int]:
     if to.suffix == ".parquet":
         import pandas
 
-        pandas.DataFrame(rows).to_parquet(to)
+        try:
+            pandas.DataFrame(rows).to_parquet(to)
+        except ImportError as error:
+            raise BadInput("expected pyarrow for a file .parquet; found none: pip install pyarrow") from error
     else:
         to.write_text("".join(f"{dumps(row)}\n" for row in rows), encoding="utf-8")
     counts = {"no_reward": sum(record.reward is None for record in records), "rows": len(rows)}
