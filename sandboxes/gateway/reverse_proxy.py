@@ -61,12 +61,10 @@ _JUDGED_WHOLE = (
     (re.compile(r"/streams/tasks"), MOST_LISTED_BYTES),
 )
 """What is posted there says what is learned, so that its body is judged."""
-_NOT_PASSED = frozenset(
-    {
-        "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "upgrade",
-        "forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "x-original-url",
-    }
-)  # fmt: skip
+_NOT_PASSED = frozenset({
+    "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "upgrade",
+    "forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "x-original-url",
+})  # fmt: skip
 """What is of one hop, and what only a proxy may say of a request; said by an agent, it is a lie."""
 _NOT_FORWARDED = _NOT_PASSED | {"transfer-encoding", "content-length", "expect", "trailer"}
 FULL = "too many connections are open; close some, or try again"

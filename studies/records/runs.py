@@ -5,7 +5,9 @@ worst code counts with the metric's worst value. A code in neither class makes a
 value for the run. Specs are pure functions of a lock: the loop plans with them and the fold checks with them.
 """
 
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from pydantic import Field
@@ -14,22 +16,10 @@ from studies.records.base import JsonValue, Record, canonical
 from studies.records.design import MATCHED, REWARD, SUCCESS, Arm, Design, Metric, NoisePlan, RunSpec
 from studies.records.procedure import Phase
 
+_NAMES: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 VETOED: Final = "vetoed"
 """A run that nothing needs any more, as a person gave up its hypothesis."""
-EXCLUDED_CODES: tuple[str, ...] = (
-    # the attempt's processes
-    "boot_failed", "server_died", "server_failed", "server_silent", "server_refused",
-    "client_died", "client_stopped", "evaluator_died", "evaluator_failed",
-    "attempt_died", "outcome_unreadable", "launch_failed", "lost", "timeout", "server_restarted",
-    # its containers
-    "client_out_of_memory", "client_timeout", "client_killed",
-    "evaluator_out_of_memory", "evaluator_timeout", "evaluator_killed", "container_refused",
-    # its results
-    "tracking_unreadable", "foreign_results", "foreign_training", "steps_missing",
-    "evaluation_unreadable", "evaluation_incomplete",
-    # the study's budget, and what a person gave up
-    "budget_exhausted", VETOED,
-)  # fmt: skip
+EXCLUDED_CODES: Final[tuple[str, ...]] = tuple(_NAMES["excluded"])
 """Ends that say nothing about what was trained."""
 
 TRAINING_NAN = "training_nan"
@@ -69,10 +59,7 @@ SERVER_TAKEN = "server_taken"
 BLAMELESS_CODES: tuple[str, ...] = (ENGINE_GONE, DISK_FULL, SERVER_AWAY, SERVER_TAKEN)
 """Ends of attempts that are no fault of the run: they cost it no try, and the next launch waits."""
 
-WITHIN_REACH_OF_CODE = frozenset({
-    "client_died", "client_stopped", "client_out_of_memory", "client_timeout", "timeout",
-    "server_died", "server_failed", "server_silent", "server_refused", "server_restarted", "foreign_training",
-})  # fmt: skip
+WITHIN_REACH_OF_CODE: Final[frozenset[str]] = frozenset(_NAMES["within_reach_of_code"])
 """Ends that code in a client may bring about: after one a run with generated code gets no other try to choose from."""
 CRASHES = frozenset({"client_died", "client_stopped", "client_out_of_memory", "client_timeout"})
 """Ends by which code in a client shows that it does not work: it raised, hung, or gave what is no finite number."""
@@ -98,15 +85,7 @@ TRAINING_AREA: Final = "training-area"
 """The same of training success."""
 PLUMBING_JOB: Final = {"learning_rate": 0.0, "steps": PLUMBING_STEPS, "lr_warmup_steps": 0, "mismatch_limit": 1000.0}
 """Its job where it is not the A/A runs': the server's own guard is out of the way, so that the check tells."""
-TRAINING_FIELDS: Final = frozenset({
-    "seed", "algorithm", "steps", "episodes_per_step", "group_size", "learning_rate", "lr_schedule", "lr_warmup_steps",
-    "lr_final_fraction", "epochs", "minibatches", "clip_ratio", "clip_ratio_high", "dual_clip", "kl_coef",
-    "kl_estimator", "entropy_coef", "normalize_advantage", "weight_decay", "max_grad_norm", "batch_rule",
-    "surplus_groups", "pool_bytes", "streams", "missing_stream", "missing_stream_s", "loss_weighting", "merging",
-    "micro_batch_tokens", "gradient_checkpointing", "lora_rank", "lora_alpha", "max_staleness", "rollout_correction",
-    "correction_cap", "mismatch_limit", "foreign_sampling", "mask_truncated", "train_agents", "checkpoint_every",
-    "checkpoints_kept", "evaluate_after", "eval_every", "evaluation_episodes", "external_advantages", "lineage",
-})  # fmt: skip
+TRAINING_FIELDS: Final[frozenset[str]] = frozenset(_NAMES["training_fields"])
 """Job fields that concern training alone: jobs which differ in nothing else begin with one policy, evaluated alike."""
 
 

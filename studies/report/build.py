@@ -59,7 +59,7 @@ class Report:
 def generator_info() -> dict[str, str]:
     """Return what a report follows from beside its study, with the beginning of the sha256 over all of this room."""
     whole = hashlib.sha256()
-    for path in sorted(path for path in _ROOM.rglob("*") if path.suffix in (".py", ".jinja")):
+    for path in sorted(path for path in _ROOM.rglob("*") if path.suffix in (".py", ".jinja", ".toml")):
         whole.update(path.relative_to(_ROOM).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     sources = whole.hexdigest()[:16]
     return {"ajet": version("ajet"), "sources": sources, "matplotlib": version("matplotlib")}

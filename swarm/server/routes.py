@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import tomllib
 from collections.abc import Mapping
 from functools import cache
 from http import HTTPStatus
 from importlib.metadata import version
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Query
@@ -292,29 +294,19 @@ async def bundle(body: wire.Bundle, request: Request, server: Server) -> Respons
 
 
 JsonSchema = Mapping[str, Any]
-ANTHROPIC_ERROR: JsonSchema = {
-    "type": "object",
-    "required": ["type", "error"],
-    "properties": {"type": {"const": "error"}, "error": {"type": "object", "required": ["type", "message"]}},
-}
-KEY_SCHEMES: JsonSchema = {
-    name: {"type": "http", "scheme": "bearer", "description": told}
-    for name, told in (
-        ("role", "a role token: admin, client or viewer"),
-        ("model", "a lease's `api_key`"),
-        ("lease", "a lease's `lease_token`"),
-    )
-}
+_MODEL_CALLS: JsonSchema = tomllib.loads(FilePath(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+"""What OpenAPI's document says of model calls. What their bodies hold is told by OpenAI and Anthropic, and by
+docs/protocols.md."""
 
 
-def _post(name: str, summary: str, error: str) -> JsonSchema:
+def _post(operation: str, summary: str, error: str) -> JsonSchema:
     wrong = {"application/json": {"schema": {"$ref": f"#/components/schemas/{error}"}}}
     whole: JsonSchema = {"application/json": {"schema": {"type": "object"}}}
-    answer = whole if name == "count_tokens" else {**whole, "text/event-stream": {}}
+    answer = whole if operation == "count_tokens" else {**whole, "text/event-stream": {}}
     statuses = (400, 401, 403, 404, 409, 410, 413, 429, 500, 503)
     return {
         "post": {
-            "operationId": name,
+            "operationId": operation,
             "summary": summary,
             "security": [{"model": []}],
             "requestBody": {"required": True, "content": whole},
@@ -324,17 +316,6 @@ def _post(name: str, summary: str, error: str) -> JsonSchema:
             },
         }
     }
-
-
-MODEL_PATHS: Mapping[str, JsonSchema] = {
-    CHAT_PATH: _post("chat", "OpenAI's chat completions.", "Error"),
-    "/v1/responses": _post("responses", "OpenAI's responses.", "Error"),
-    "/v1/messages": _post("messages", "Anthropic's messages.", "AnthropicError"),
-    "/v1/messages/count_tokens": _post(
-        "count_tokens", "Count the tokens the model would read; nothing is recorded.", "AnthropicError"
-    ),
-}
-"""What their bodies hold is told by OpenAI and Anthropic, and by docs/protocols.md."""
 
 
 @router.get("/openapi.json", dependencies=ANYONE, name="openapi", response_model=dict[str, Any])
@@ -355,9 +336,9 @@ def openapi() -> dict[str, Any]:
     schemas = document["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    schemas["AnthropicError"] = ANTHROPIC_ERROR
-    document["components"]["securitySchemes"] = KEY_SCHEMES
-    document["paths"].update(MODEL_PATHS)
+    schemas.update(_MODEL_CALLS["schemas"])
+    document["components"]["securitySchemes"] = _MODEL_CALLS["keys"]
+    document["paths"].update({path: _post(**told) for path, told in _MODEL_CALLS["paths"].items()})
     return document
 
 

@@ -8,7 +8,7 @@ import os
 import platform
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -115,13 +115,6 @@ def _pieces(path: Path, size: int) -> Iterator[bytes]:
             yield piece
 
 
-def _hash(pieces: Iterable[bytes]) -> str:
-    found = hashlib.sha256()
-    for piece in pieces:
-        found.update(piece)
-    return found.hexdigest()
-
-
 @cache
 def machine() -> str:
     """Return platform, cores and memory of this machine."""
@@ -225,7 +218,10 @@ class SwarmServer:
         try:
             found = self._handed_out(path)[1]
             size = found.stat().st_size  # it may grow
-            return _pieces(found, size), _hash(_pieces(found, size))
+            sha256 = hashlib.sha256()
+            for piece in _pieces(found, size):
+                sha256.update(piece)
+            return _pieces(found, size), sha256.hexdigest()
         except OSError as error:
             raise NotFound(f"there is no file {path[:200]!r}: {error.strerror}", param="path") from None
 

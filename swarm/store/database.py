@@ -156,9 +156,7 @@ _AT_THE_DOOR = "authentication failed", "pg_hba.conf", "does not exist", "permis
 
 def is_permanent(error: Exception) -> bool:
     """Return whether the same again can never succeed as things are."""
-    if not isinstance(error, OperationalError | InterfaceError):
-        return True
-    return _is_refusal(error)
+    return not isinstance(error, OperationalError | InterfaceError) or _is_refusal(error)
 
 
 def is_database_failure(error: Exception) -> bool:

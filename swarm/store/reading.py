@@ -171,9 +171,6 @@ def recover_state(engine: sa.Engine, stored: StoredTraining, kept: int, fresh_st
     training = stored.number
     own = _E.training == training
 
-    def read_batch(connection: sa.Connection, step: int) -> list[Sample]:
-        return _samples(connection, _E.place, own, _E.step == step)
-
     def read_column(column: sa.ColumnElement[Any], connection: sa.Connection, step: int) -> Any:
         query = sa.select(column).where(STEPS.c.training == training, STEPS.c.step == step)
         return connection.execute(query).scalar()
@@ -183,7 +180,7 @@ def recover_state(engine: sa.Engine, stored: StoredTraining, kept: int, fresh_st
         # a job that keeps more checkpoints than before has no more of the steps whose tokens are gone
         collected = sa.select(sa.func.max(_E.step)).where(own, _E.state == "consumed", _E.calls.is_not(None))
         gone = connection.execute(collected).scalar() or 0
-        oldest = max(oldest_needed(connection, training, kept), gone)
+        batches = range(max(oldest_needed(connection, training, kept), gone) + 1, step + 1)
         known = sa.select(STEPS.c.step).where(STEPS.c.training == training, STEPS.c.metrics.is_not(None))
         measured = connection.execute(known.order_by(STEPS.c.step)).scalars().all()
         streams = _rows(connection, StreamRow, training)
@@ -202,8 +199,8 @@ def recover_state(engine: sa.Engine, stored: StoredTraining, kept: int, fresh_st
         return RecoveredState(
             checkpoints=checkpoints(connection, training),
             step=step,
-            replay=_ByStep(engine, range(oldest + 1, step + 1), read_batch),
-            advantages=_ByStep(engine, range(oldest + 1, step + 1), partial(read_column, STEPS.c.advantages)),
+            replay=_ByStep(engine, batches, lambda of, batch: _samples(of, _E.place, own, _E.step == batch)),
+            advantages=_ByStep(engine, batches, partial(read_column, STEPS.c.advantages)),
             pool=_samples(connection, _E.closed, own, _E.kind == "train", _E.state == "ended"),
             prepared=_samples(connection, _E.serial, own, _E.kind == "train", _E.state == "prepared"),
             fencing_tokens={episode: (token, _closing(state), why) for episode, token, state, why in reversed(closed)},

@@ -129,9 +129,9 @@ class ChildOutput:
         with self._lock:
             return list(self._lines)
 
-    def quote_last(self, wait_s: float = 1.0) -> str:
+    def quote_last(self) -> str:
         """Return its last lines as one, warnings only where there is nothing else, or that there are none."""
-        lines = [line.strip()[:300] for line in self.lines(wait_s) if line.strip()]
+        lines = [line.strip()[:300] for line in self.lines(wait_s=1.0) if line.strip()]
         last = [line for line in lines if not _WARNED.search(line)] or lines
         return " | ".join(last[-_QUOTED:]) or "nothing"
 
@@ -152,13 +152,11 @@ class ChildOutput:
 
 LOOK_S: Final = 5.0
 """Seconds after which who waits for Ray looks whether it is there."""
-_NAMES: Final = frozenset(
-    {
-        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME", "VIRTUAL_ENV",
-        "LD_LIBRARY_PATH", "LD_PRELOAD", "DO_NOT_TRACK", "TOKENIZERS_PARALLELISM", "PYTHONDONTWRITEBYTECODE",
-        "PYTHONHASHSEED",
-    }
-)  # fmt: skip
+_NAMES: Final = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME", "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH", "LD_PRELOAD", "DO_NOT_TRACK", "TOKENIZERS_PARALLELISM", "PYTHONDONTWRITEBYTECODE",
+    "PYTHONHASHSEED",
+})  # fmt: skip
 _BEGINNINGS: Final = (
     "LC_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "UCX_", "TORCH", "PYTORCH_", "TRITON_", "OMP_", "KMP_", "MKL_",
     "GOMP_", "RAY_", "VLLM_", "VERL_", "HF_", "TRANSFORMERS_",
