@@ -20,25 +20,12 @@ from swarm.backends.protocols import Backend, Chunk, Finish, GenerationRequest, 
 from swarm.calls.prompts import SamplingPlan
 from swarm.dialects.base import Reply, Token
 from swarm.errors import EngineUnavailable, InvalidRequest
-from swarm.rendering.messages import (
-    Answer,
-    GrammarRefused,
-    Message,
-    Piece,
-    Reader,
-    Renderer,
-    RequestRefused,
-    Tool,
-    ToolCall,
-    Words,
-    assemble_answer,
-    chat_message,
-)
+from swarm.rendering import messages
 from swarm.rendering.reading import join_pieces
 from swarm.rollout.state import GenerationGate
 from swarm.timelines import Prompt
 
-Read = Callable[[Sequence[int]], Sequence[Piece]]
+Read = Callable[[Sequence[int]], Sequence[messages.Piece]]
 """Returns what an answer says that consists of these ids."""
 Decode = Callable[[Sequence[int]], str]
 _CLOSING = frozenset("}])>")
@@ -54,13 +41,13 @@ class SingleToolCall:
         self.length: int | None = None
         """Ids through the end of the first call; None while there is none."""
 
-    def take(self, ids: Sequence[int], pieces: Sequence[Piece]) -> Sequence[Piece]:
+    def take(self, ids: Sequence[int], pieces: Sequence[messages.Piece]) -> Sequence[messages.Piece]:
         if self.length is not None:
             return ()
-        first = next((place for place, piece in enumerate(pieces) if isinstance(piece, ToolCall)), None)
+        first = next((place for place, piece in enumerate(pieces) if isinstance(piece, messages.ToolCall)), None)
         if first is None:
             return pieces
-        if sum(isinstance(piece, ToolCall) for piece in pieces) == 1:
+        if sum(isinstance(piece, messages.ToolCall) for piece in pieces) == 1:
             self.length = len(ids)  # the fewest ids from whose reading the call does not fall out
             while self._has_call(ids[: self.length - 1]):
                 self.length -= 1
@@ -79,7 +66,7 @@ class SingleToolCall:
         return self.length is None or (ids[-1] in self._stops and not self.continues(ids))
 
     def _has_call(self, ids: Sequence[int]) -> bool:
-        return any(isinstance(piece, ToolCall) for piece in self._read(ids))
+        return any(isinstance(piece, messages.ToolCall) for piece in self._read(ids))
 
 
 _BROKEN = "\ufffd"
@@ -180,7 +167,7 @@ class SampledPiece:
     """A piece of answer number `choice`, with the ids sampled since the piece before and a tool call's id."""
 
     choice: int
-    piece: Piece
+    piece: messages.Piece
     tokens: tuple[Token, ...] = ()
     call_id: str | None = None
 
@@ -219,7 +206,7 @@ class AnswerGeneration:
         self._text = TextStream(self._decode, plan.stops, incremental=watched)
         self._reader = self._new_reader()
         self._emit: Emit | None = None
-        self.answer = Answer()
+        self.answer = messages.Answer()
 
     async def run(self, gate: GenerationGate, emit: Emit | None = None) -> None:
         self._emit = emit
@@ -242,16 +229,16 @@ class AnswerGeneration:
         self._one_call = None  # what is kept is the answer, and all of it may be told
         self._emit_pieces(join_pieces(pieces))
         if self._plan.tokens and self._told < len(self.ids):
-            self._emit_pieces([Words("")])
-        self.answer = assemble_answer([sample.piece for sample in self._pieces])
+            self._emit_pieces([messages.Words("")])
+        self.answer = messages.assemble_answer([sample.piece for sample in self._pieces])
 
     @property
     def text(self) -> str:
         return self._text.decoded
 
     @property
-    def message(self) -> Message:
-        return chat_message(self.answer, self._call_ids)
+    def message(self) -> messages.Message:
+        return messages.chat_message(self.answer, self._call_ids)
 
     @property
     def reply(self) -> Reply:
@@ -278,12 +265,12 @@ class AnswerGeneration:
                     self._take(chunk)
                     if self._over:
                         return
-            except GrammarRefused as refusal:
+            except messages.GrammarRefused as refusal:
                 field = self._plan.guided_by
                 raise InvalidRequest(
                     f"`{field}`: the engine cannot hold its answer to that form: {refusal}", param=field
                 ) from None
-            except RequestRefused as refusal:
+            except messages.RequestRefused as refusal:
                 raise InvalidRequest(f"the engine refuses this call: {refusal}") from None
             except RequestLost as loss:
                 raise EngineUnavailable(str(loss)) from None
@@ -291,7 +278,7 @@ class AnswerGeneration:
     def _take(self, chunk: Chunk) -> None:
         self.sampled += len(chunk.ids)
         step = 1 if self._plan.stops or self._one_call else max(len(chunk.ids), 1)
-        pieces: list[Piece] = []
+        pieces: list[messages.Piece] = []
         for start in range(0, len(chunk.ids), step):
             part = slice(start, start + step)
             ids = chunk.ids[part]
@@ -311,22 +298,22 @@ class AnswerGeneration:
         """Whatever the engine samples from now on is beyond the answer's end."""
         return self._text.stopped or (self._one_call is not None and self._one_call.continues(self.ids))
 
-    def _read(self, text: str) -> Sequence[Piece]:
+    def _read(self, text: str) -> Sequence[messages.Piece]:
         return self._reader.feed(text) if text else ()
 
-    def _limit(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+    def _limit(self, pieces: Sequence[messages.Piece]) -> Sequence[messages.Piece]:
         return pieces if self._one_call is None else self._one_call.take(self.ids, pieces)
 
-    def _read_ids(self, ids: Sequence[int]) -> Sequence[Piece]:
+    def _read_ids(self, ids: Sequence[int]) -> Sequence[messages.Piece]:
         reader = self._new_reader()
         return [*reader.feed(self._decode(ids)), *reader.finish()]
 
-    def _new_reader(self) -> Reader:
+    def _new_reader(self) -> messages.Reader:
         return self._backend.renderer.answers.reader(self.prompt.prompt_text, self._plan.tools)
 
-    def _emit_pieces(self, pieces: Iterable[Piece]) -> None:
+    def _emit_pieces(self, pieces: Iterable[messages.Piece]) -> None:
         for piece in pieces:
-            call_id = short_name(f"{self.name}/{len(self._call_ids)}") if isinstance(piece, ToolCall) else None
+            call_id = short_name(f"{self.name}/{len(self._call_ids)}") if isinstance(piece, messages.ToolCall) else None
             said = SampledPiece(self._choice, piece, self._next_tokens(), call_id)
             self._pieces.append(said)
             if self._emit is not None:
@@ -350,7 +337,7 @@ class AnswerGeneration:
         )
 
 
-def _make_decoder(renderer: Renderer, tools: Sequence[Tool]) -> Callable[[Sequence[int]], str]:
+def _make_decoder(renderer: messages.Renderer, tools: Sequence[messages.Tool]) -> Callable[[Sequence[int]], str]:
     if not renderer.answers.special(tools):
         return renderer.decode
     stops = frozenset(renderer.stop_ids)

@@ -13,21 +13,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from swarm.dialects.base import (
-    CompletionRequest,
-    Dialect,
-    Reply,
-    RequestedSampling,
-    StreamWriter,
-    Token,
-    ToolChoice,
-    named_event,
-    recover_thinking,
-    rename_param,
-    seal,
-    signature,
-    unseal,
-)
+from swarm.dialects import base
 from swarm.dialects.fields import Fields, abbreviate, body_fields, field_error, function_tool, is_plain, join_text
 from swarm.errors import ContextExceeded, SwarmError
 from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words
@@ -44,13 +30,13 @@ _LEFT_OUT = re.compile(
 )
 
 
-def parse(body: bytes, model: str) -> CompletionRequest:
+def parse(body: bytes, model: str) -> base.CompletionRequest:
     fields = body_fields(body)
     max_tokens = fields.integer("max_tokens", 1)
     if max_tokens is None:
         raise field_error("max_tokens", "expected a whole number of at least 1, found none")
     stream, train = fields.flag("stream") or False, fields.flag("train") is not False
-    sampling = RequestedSampling(
+    sampling = base.RequestedSampling(
         max_tokens=max_tokens,
         temperature=fields.number("temperature", 0, 5),
         top_p=fields.number("top_p", 1e-9, 1),
@@ -62,14 +48,14 @@ def parse(body: bytes, model: str) -> CompletionRequest:
     return replace(request, sampling=sampling, train=train, stream=stream, usage_in_stream=True)
 
 
-def parse_count(body: bytes, model: str) -> CompletionRequest:
+def parse_count(body: bytes, model: str) -> base.CompletionRequest:
     """Return what a request to count tokens would show the model; raises as `parse` does."""
     fields = body_fields(body)
     fields.ignore("train")
     return _parse_shared(fields, model)
 
 
-def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
+def _parse_shared(fields: Fields, model: str) -> base.CompletionRequest:
     fields.ignore(*_NO_INFLUENCE)
     fields.require_neutral(**_NEUTRAL)
     thread = fields.inner("thread")
@@ -97,12 +83,12 @@ def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
         form.required_choice("type", ("json_schema",), "json_schema")
         schema = form.object("schema") or {}
     fields.close()
-    return CompletionRequest(
+    return base.CompletionRequest(
         messages=(*system, *_messages(turns)),
         tools=tools,
         tool_choice=fields.check_choice(choice, tools),
         parallel_tool_calls=parallel,
-        sampling=RequestedSampling(json_schema=schema),
+        sampling=base.RequestedSampling(json_schema=schema),
         left_out=left_out if effort is None else (*left_out, "output_config.effort"),
         echo={"omitted": display == "omitted"},
     )
@@ -122,15 +108,15 @@ def _tool(fields: Fields) -> Tool:
     return tool
 
 
-def _tool_choice(found: Fields) -> tuple[ToolChoice, bool]:
+def _tool_choice(found: Fields) -> tuple[base.ToolChoice, bool]:
     if found.absent:
-        return ToolChoice(), True
+        return base.ToolChoice(), True
     kind = found.required_choice("type", ("auto", "any", "tool", "none"), "auto, any, tool or none")
     name = found.required_text("name") if kind == "tool" else None
     parallel = not (found.flag("disable_parallel_tool_use") or False)
     if kind in ("any", "tool"):
-        return ToolChoice("required", name), parallel
-    return ToolChoice("none" if kind == "none" else "auto"), parallel
+        return base.ToolChoice("required", name), parallel
+    return base.ToolChoice("none" if kind == "none" else "auto"), parallel
 
 
 def _system(found: Any, where: str) -> tuple[Message, ...]:
@@ -174,10 +160,10 @@ def _assistant(value: Any, where: str, called: set[str]) -> Message:
             block.ignore("cache_control")
             if kind == "redacted_thinking":
                 field = "data"
-                thought = unseal(block.required_text(field))
+                thought = base.unseal(block.required_text(field))
             else:
                 field = "signature"
-                thought = recover_thinking(block.required_text("thinking"), block.required_text(field))
+                thought = base.recover_thinking(block.required_text("thinking"), block.required_text(field))
             if thought is None:
                 raise field_error(block.at(field), "does not fit its thinking, or was not made by this kind of server")
             thinking.append(thought)
@@ -248,13 +234,13 @@ _KINDS: Mapping[int, str] = {
 }  # fmt: skip
 
 
-def format_reply(name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
+def format_reply(name: str, model: str, request: base.CompletionRequest, replies: Sequence[base.Reply]) -> bytes:
     """Return the message, arguments as the model wrote them; its content is an empty text where there is nothing."""
     (reply,) = replies
     answer, blocks = reply.answer, []
     if answer.reasoning:
         omitted = request.echo["omitted"]
-        shown, sign = ("", seal) if omitted else (answer.reasoning, signature)
+        shown, sign = ("", base.seal) if omitted else (answer.reasoning, base.signature)
         blocks.append(to_json({"type": "thinking", "thinking": shown, "signature": sign(answer.reasoning)}))
     if answer.content or not (blocks or answer.tool_calls):
         blocks.append(to_json({"type": "text", "text": answer.content}))
@@ -265,7 +251,7 @@ def format_reply(name: str, model: str, request: CompletionRequest, replies: Seq
     return head[:-1] + b',"content":[' + b",".join(blocks) + b"]," + to_json({**delta, "usage": usage})[1:]
 
 
-def _end(reply: Reply) -> tuple[Block, Block]:
+def _end(reply: base.Reply) -> tuple[Block, Block]:
     reason, stop = "end_turn", None
     if reply.finish == "length":
         reason = "max_tokens"
@@ -291,12 +277,12 @@ def error_object(error: SwarmError) -> Block:
     return {"type": "error", "error": told}
 
 
-class MessagesWriter(StreamWriter):
+class MessagesWriter(base.StreamWriter):
     """Writes one message as server-sent events."""
 
-    keep_alive = named_event({"type": "ping"})
+    keep_alive = base.named_event({"type": "ping"})
 
-    def __init__(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> None:
+    def __init__(self, name: str, model: str, request: base.CompletionRequest, version: int, prompt_size: int) -> None:
         self._head = _head(name, model)
         self._prompt_tokens = prompt_size
         self._omitted = request.echo["omitted"]
@@ -308,9 +294,9 @@ class MessagesWriter(StreamWriter):
         """Return the message without content; its end says which of the prompt's tokens were kept from before."""
         used = {"input_tokens": self._prompt_tokens, "output_tokens": 0}
         rest: Block = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": used}
-        return named_event({"type": "message_start", "message": {**self._head, **rest}})
+        return base.named_event({"type": "message_start", "message": {**self._head, **rest}})
 
-    def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
+    def piece(self, choice: int, piece: Piece, tokens: Sequence[base.Token] = (), call_id: str | None = None) -> bytes:
         if isinstance(piece, ToolCall):
             begun = {"type": "tool_use", "id": call_id or "", "name": piece.name, "input": {}}
             arguments = {"type": "input_json_delta", "partial_json": piece.arguments}
@@ -323,15 +309,15 @@ class MessagesWriter(StreamWriter):
             return opened + self._delta({"type": "text_delta", "text": piece.text})
         return opened if self._omitted else opened + self._delta({"type": "thinking_delta", "thinking": piece.text})
 
-    def closing(self, replies: Sequence[Reply]) -> bytes:
+    def closing(self, replies: Sequence[base.Reply]) -> bytes:
         opened = b"" if self._index or self._kind else self._open_block(Words)
         closed = self._close_block()
         delta, usage = _end(*replies)
-        ends = named_event({"type": "message_delta", "delta": delta, "usage": usage})
-        return opened + closed + ends + named_event({"type": "message_stop"})
+        ends = base.named_event({"type": "message_delta", "delta": delta, "usage": usage})
+        return opened + closed + ends + base.named_event({"type": "message_stop"})
 
     def fail(self, error: SwarmError) -> bytes:
-        return named_event(error_object(error))
+        return base.named_event(error_object(error))
 
     def _open_block(self, kind: type[Words] | type[Reasoning]) -> bytes:
         closed = self._close_block()
@@ -344,20 +330,20 @@ class MessagesWriter(StreamWriter):
             return b""
         signed = b""
         if self._kind is Reasoning:
-            token = (seal if self._omitted else signature)(self._text)
+            token = (base.seal if self._omitted else base.signature)(self._text)
             signed = self._delta({"type": "signature_delta", "signature": token})
         self._kind = None
         return signed + self._stop()
 
     def _start(self, block: Block) -> bytes:
-        return named_event({"type": "content_block_start", "index": self._index, "content_block": block})
+        return base.named_event({"type": "content_block_start", "index": self._index, "content_block": block})
 
     def _delta(self, delta: Block) -> bytes:
-        return named_event({"type": "content_block_delta", "index": self._index, "delta": delta})
+        return base.named_event({"type": "content_block_delta", "index": self._index, "delta": delta})
 
     def _stop(self) -> bytes:
         self._index += 1
-        return named_event({"type": "content_block_stop", "index": self._index - 1})
+        return base.named_event({"type": "content_block_stop", "index": self._index - 1})
 
 
 def _head(name: str, model: str) -> Block:
@@ -365,7 +351,7 @@ def _head(name: str, model: str) -> Block:
 
 
 def format_error(error: SwarmError) -> bytes:
-    return to_json(error_object(rename_param(error, {"response_format": "output_config.format"})))
+    return to_json(error_object(base.rename_param(error, {"response_format": "output_config.format"})))
 
 
-MESSAGES = Dialect(parse, format_reply, MessagesWriter, format_error)
+MESSAGES = base.Dialect(parse, format_reply, MessagesWriter, format_error)

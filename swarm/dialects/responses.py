@@ -10,19 +10,7 @@ from typing import Any, Literal
 
 from pydantic_core import to_json
 
-from swarm.dialects.base import (
-    CompletionRequest,
-    Dialect,
-    Reply,
-    RequestedSampling,
-    StreamWriter,
-    Token,
-    answer_tokens,
-    named_event,
-    rename_param,
-    seal,
-    unseal,
-)
+from swarm.dialects import base
 from swarm.dialects.fields import Fields, abbreviate, body_fields, field_error, function_tool, is_plain, join_text
 from swarm.errors import InvalidRequest, SwarmError, Throttled
 from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words
@@ -113,7 +101,7 @@ def _read_output(item: Fields, conversation: _Conversation) -> None:
 def _read_reasoning(item: Fields, conversation: _Conversation) -> None:
     found, token = item.items("content") or None, item.text("encrypted_content")
     shown_text = None if found is None else join_text(found, item.at("content"), {"reasoning_text": ()})
-    carried = unseal(token) if token is not None else None
+    carried = base.unseal(token) if token is not None else None
     if token is not None and (carried is None or shown_text not in (None, carried)):
         wrong = "was not made by this kind of server, or not for this `content`"
         raise field_error(item.at("encrypted_content"), wrong)
@@ -146,7 +134,7 @@ _LEFT_OUT = re.compile(
 )
 
 
-def parse(body: bytes, model: str) -> CompletionRequest:
+def parse(body: bytes, model: str) -> base.CompletionRequest:
     fields = body_fields(body)
     fields.require_model(model)
     instructions = fields.text("instructions")
@@ -158,12 +146,12 @@ def parse(body: bytes, model: str) -> CompletionRequest:
     format_, verbosity = _format(text.inner("format")), text.choice("verbosity", ("low", "medium", "high"))
     effort = reasoning.text("effort")
     advised = {"reasoning.effort": effort, "text.verbosity": None if verbosity == "medium" else verbosity}
-    request = CompletionRequest(
+    request = base.CompletionRequest(
         messages=messages,
         tools=tools,
         tool_choice=fields.tool_choice(tools, nested=False),
         parallel_tool_calls=fields.flag("parallel_tool_calls") is not False,
-        sampling=RequestedSampling(
+        sampling=base.RequestedSampling(
             max_tokens=fields.integer("max_output_tokens", 1),
             temperature=fields.number("temperature", 0, 5),
             top_p=fields.number("top_p", 1e-9, 1),
@@ -235,7 +223,7 @@ Item = dict[str, Any]
 def reasoning_item(item_id: str, text: str, status: Status) -> Item:
     """Return what was thought, with the token that carries it for clients that drop the text."""
     parts = [{"type": "reasoning_text", "text": text}] if text else []
-    token = seal(text) if text else None
+    token = base.seal(text) if text else None
     head = {"id": item_id, "type": "reasoning", "summary": [], "status": status}
     return {**head, "content": parts, "encrypted_content": token}
 
@@ -253,7 +241,7 @@ def call_item(item_id: str, call_id: str, name: str, arguments: str, status: Sta
     return {**head, "name": name, "arguments": arguments}
 
 
-def format_reply(name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
+def format_reply(name: str, model: str, request: base.CompletionRequest, replies: Sequence[base.Reply]) -> bytes:
     (reply,) = replies
     answer, items = reply.answer, list[Item]()
     cut: Status = "incomplete" if reply.finish == "length" else "completed"
@@ -261,7 +249,7 @@ def format_reply(name: str, model: str, request: CompletionRequest, replies: Seq
         silent = not answer.content and not answer.tool_calls
         items.append(reasoning_item(f"rs_{name}_0", answer.reasoning, cut if silent else "completed"))
     if answer.content or not (items or answer.tool_calls):
-        part = text_part(answer.content, [token.to_wire() for token in answer_tokens(reply)])
+        part = text_part(answer.content, [token.to_wire() for token in base.answer_tokens(reply)])
         status = "completed" if answer.tool_calls else cut
         items.append(message_item(f"msg_{name}_{len(items)}", [part], status))
     for call_id, call in zip(reply.call_ids, answer.tool_calls, strict=True):
@@ -271,8 +259,9 @@ def format_reply(name: str, model: str, request: CompletionRequest, replies: Seq
 
 
 def response(
-    name: str, model: str, request: CompletionRequest, status: Status, items: Sequence[Item], reply: Reply | None
-) -> Item:
+    name: str, model: str, request: base.CompletionRequest, status: Status, items: Sequence[Item],
+    reply: base.Reply | None,
+) -> Item:  # fmt: skip
     """Return the response object; `reply` is None while it is being made."""
     json_schema, choice = request.sampling.json_schema, request.tool_choice
     usage = None if reply is None else {
@@ -312,10 +301,10 @@ def response(
     }
 
 
-class ResponsesWriter(StreamWriter):
+class ResponsesWriter(base.StreamWriter):
     """Writes one response as server-sent events, numbered from 0."""
 
-    def __init__(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> None:
+    def __init__(self, name: str, model: str, request: base.CompletionRequest, version: int, prompt_size: int) -> None:
         self._name = name
         self._model = model
         self._request = request
@@ -329,7 +318,7 @@ class ResponsesWriter(StreamWriter):
         begun = response(self._name, self._model, self._request, "in_progress", [], None)
         return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
 
-    def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
+    def piece(self, choice: int, piece: Piece, tokens: Sequence[base.Token] = (), call_id: str | None = None) -> bytes:
         if isinstance(piece, ToolCall):
             closed, place = self._close_item("completed"), self._place
             named = (place["item_id"], call_id or "", piece.name)
@@ -355,7 +344,7 @@ class ResponsesWriter(StreamWriter):
             return opened + self._event("response.output_text.delta", **fields, logprobs=logprobs)
         return opened + self._event("response.reasoning_text.delta", **fields)
 
-    def closing(self, replies: Sequence[Reply]) -> bytes:
+    def closing(self, replies: Sequence[base.Reply]) -> bytes:
         (reply,) = replies
         status: Status = "incomplete" if reply.finish == "length" else "completed"
         opened = b"" if self._done or self._kind else self._open_item(Words)
@@ -375,7 +364,7 @@ class ResponsesWriter(StreamWriter):
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         self._number += 1
-        return named_event({"type": kind, "sequence_number": self._number - 1, **fields})
+        return base.named_event({"type": kind, "sequence_number": self._number - 1, **fields})
 
     @property
     def _place(self) -> dict[str, Any]:
@@ -427,7 +416,7 @@ _NAMES = {
 
 
 def format_error(error: SwarmError) -> bytes:
-    return to_json(rename_param(error, _NAMES).to_wire())
+    return to_json(base.rename_param(error, _NAMES).to_wire())
 
 
-RESPONSES = Dialect(parse, format_reply, ResponsesWriter, format_error, echoes=True)
+RESPONSES = base.Dialect(parse, format_reply, ResponsesWriter, format_error, echoes=True)

@@ -21,27 +21,15 @@ from typing import Any, Literal, Self
 import sqlalchemy as sa
 
 from swarm.errors import StoreRefused
+from swarm.store import tables
 from swarm.store.retention import erase_tokens, read_evaluations
-from swarm.store.tables import (
-    CHECKPOINTS,
-    EPISODES,
-    NODES,
-    STEPS,
-    STREAMS,
-    Base,
-    EpisodeRow,
-    Sample,
-    StreamRow,
-    TaskListRow,
-    choose_kept_steps,
-)
 from swarm.timelines import Node
 from swarm.wire import EvaluationSummary
 
 Closing = Literal["ended", "aborted", "fenced", "dropped"]
 _NODES_AT_ONCE = 32
 _REWARD = ("reward", "success", "weight", "call_rewards")
-_E = EPISODES.c
+_E = tables.EPISODES.c
 _THIS = sa.and_(_E.training == sa.bindparam("of"), _E.episode == sa.bindparam("this"))
 
 
@@ -86,9 +74,9 @@ class CallCaptured(Update):
 @cache
 def _insert_nodes(paramstyle: str, rows: int) -> str:
     mark = "?" if paramstyle == "qmark" else "%s"
-    row = f"({', '.join([mark] * len(NODES.columns))})"
-    columns = ", ".join(column.name for column in NODES.columns)
-    return f"INSERT INTO {NODES.name} ({columns}) VALUES {', '.join([row] * rows)}"
+    row = f"({', '.join([mark] * len(tables.NODES.columns))})"
+    columns = ", ".join(column.name for column in tables.NODES.columns)
+    return f"INSERT INTO {tables.NODES.name} ({columns}) VALUES {', '.join([row] * rows)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,15 +90,15 @@ class CallWithdrawn(Update):
     @classmethod
     def write(cls, to: RowWriter, changes: Sequence[Self]) -> None:
         for change in changes:
-            this = (NODES.c.episode == to.serial(change.episode), NODES.c.place == change.node.index)
-            to.connection.execute(sa.delete(NODES).where(*this))
+            this = (tables.NODES.c.episode == to.serial(change.episode), tables.NODES.c.place == change.node.index)
+            to.connection.execute(sa.delete(tables.NODES).where(*this))
 
 
 @dataclass(frozen=True)
 class EpisodePrepared(Update):
     """An episode of a team has its reward, but waits for the team's decision. It may be asked of its decider."""
 
-    sample: Sample
+    sample: tables.Sample
 
     @property
     def episode(self) -> str:
@@ -132,7 +120,7 @@ class EpisodeClosed(Update):
     episode: str
     state: Closing
     fencing_token: int = 1
-    sample: Sample | None = None
+    sample: tables.Sample | None = None
     reason: str | None = None
     team: bool = False
 
@@ -168,10 +156,10 @@ class BatchScheduled(Update):
 
     @classmethod
     def write(cls, to: RowWriter, changes: Sequence[Self]) -> None:
-        settle = sa.update(EPISODES).where(_THIS, _E.state == "ended", _E.kind == "train")
+        settle = sa.update(tables.EPISODES).where(_THIS, _E.state == "ended", _E.kind == "train")
         for change in changes:
             row = {"training": to.training, "step": change.step, "episodes": len(change.episodes)}
-            to.connection.execute(sa.insert(STEPS), {**row, "advantages": change.advantages})
+            to.connection.execute(sa.insert(tables.STEPS), {**row, "advantages": change.advantages})
             rows = [
                 {"of": to.training, "this": episode, "state": "in_step", "step": change.step, "place": place}
                 for place, episode in enumerate(change.episodes)
@@ -179,7 +167,7 @@ class BatchScheduled(Update):
             if rows:
                 to.connection.execute(settle, rows)
             settled = (_E.training == to.training, _E.step == change.step)
-            count = sa.select(sa.func.count()).select_from(EPISODES).where(*settled)
+            count = sa.select(sa.func.count()).select_from(tables.EPISODES).where(*settled)
             if (free := to.connection.execute(count).scalar_one()) != len(change.episodes):
                 raise StoreRefused(
                     f"step {change.step}: expected {len(change.episodes)} ended episodes that are in no step, "
@@ -198,9 +186,9 @@ class StepMeasured(Update):
 
     @classmethod
     def write(cls, to: RowWriter, changes: Sequence[Self]) -> None:
-        this = (STEPS.c.training == to.training, STEPS.c.step == sa.bindparam("this"))
+        this = (tables.STEPS.c.training == to.training, tables.STEPS.c.step == sa.bindparam("this"))
         rows = [{"this": change.step, "metrics": change.metrics} for change in changes]
-        to.connection.execute(sa.update(STEPS).where(*this), rows)
+        to.connection.execute(sa.update(tables.STEPS).where(*this), rows)
 
 
 @dataclass(frozen=True)
@@ -214,10 +202,10 @@ class CheckpointSaved(Update):
     def write(cls, to: RowWriter, changes: Sequence[Self]) -> None:
         for change in changes:
             settled = (_E.training == to.training, _E.state == "in_step", _E.step <= change.step)
-            to.connection.execute(sa.update(EPISODES).where(*settled).values(state="consumed"))
+            to.connection.execute(sa.update(tables.EPISODES).where(*settled).values(state="consumed"))
             if not to.update_checkpoint(change.step, name=change.name):
                 row = {"training": to.training, "step": change.step, "name": change.name}
-                to.connection.execute(sa.insert(CHECKPOINTS), row)
+                to.connection.execute(sa.insert(tables.CHECKPOINTS), row)
             to.rotate_checkpoints()
 
 
@@ -235,9 +223,9 @@ class CheckpointEvaluated(Update):
             to.rotate_checkpoints()
 
 
-Change = Base | Update
+Change = tables.Base | Update
 _TOGETHER: tuple[type[Change], ...] = (
-    EpisodeRow, CallCaptured, EpisodePrepared, EpisodeClosed, StepMeasured, StreamRow, TaskListRow,
+    tables.EpisodeRow, CallCaptured, EpisodePrepared, EpisodeClosed, StepMeasured, tables.StreamRow, tables.TaskListRow,
 )  # fmt: skip
 """Those of one kind are written together, kind after kind in this order; all others where they stand."""
 
@@ -246,7 +234,7 @@ def must_survive_power_loss(change: Change) -> bool:
     """Return whether a change, and so all before it, must be on the disk itself before it counts."""
     if isinstance(change, EpisodeClosed):
         return change.team
-    return isinstance(change, BatchScheduled | CheckpointSaved | EpisodePrepared | TaskListRow)
+    return isinstance(change, BatchScheduled | CheckpointSaved | EpisodePrepared | tables.TaskListRow)
 
 
 class RowWriter:
@@ -278,17 +266,17 @@ class RowWriter:
 
     def forget(self, changes: Sequence[Change]) -> None:
         for change in changes:
-            if isinstance(change, EpisodeRow):
+            if isinstance(change, tables.EpisodeRow):
                 self._serials.pop(change.episode, None)
 
-    def _insert(self, rows: Sequence[Base]) -> None:
-        if isinstance(rows[0], StreamRow):  # the last one written is where it stands
-            latest = {row.name: row for row in rows if isinstance(row, StreamRow)}
-            there = (STREAMS.c.training == self.training, STREAMS.c.name.in_(latest))
-            self.connection.execute(sa.delete(STREAMS).where(*there))
+    def _insert(self, rows: Sequence[tables.Base]) -> None:
+        if isinstance(rows[0], tables.StreamRow):  # the last one written is where it stands
+            latest = {row.name: row for row in rows if isinstance(row, tables.StreamRow)}
+            there = (tables.STREAMS.c.training == self.training, tables.STREAMS.c.name.in_(latest))
+            self.connection.execute(sa.delete(tables.STREAMS).where(*there))
             rows = list(latest.values())
         values = [{**row.values(), "training": self.training} for row in rows]
-        if isinstance(rows[0], EpisodeRow):
+        if isinstance(rows[0], tables.EpisodeRow):
             for value in values:
                 self.marks.serial += 1
                 value["serial"] = self._serials[value["episode"]] = self.marks.serial
@@ -305,18 +293,18 @@ class RowWriter:
     def update_episodes(self, rows: Sequence[dict[str, Any]]) -> None:
         if rows:
             this = [{"of": self.training, "this": row.pop("episode"), **row} for row in rows]
-            self.connection.execute(sa.update(EPISODES).where(_THIS), this)
+            self.connection.execute(sa.update(tables.EPISODES).where(_THIS), this)
 
     def update_checkpoint(self, step: int, **values: Any) -> bool:
         """Return whether there is one of that step."""
-        this = (CHECKPOINTS.c.training == self.training, CHECKPOINTS.c.step == step)
-        return bool(self.connection.execute(sa.update(CHECKPOINTS).where(*this).values(**values)).rowcount)
+        this = (tables.CHECKPOINTS.c.training == self.training, tables.CHECKPOINTS.c.step == step)
+        return bool(self.connection.execute(sa.update(tables.CHECKPOINTS).where(*this).values(**values)).rowcount)
 
     def rotate_checkpoints(self) -> None:
-        here = CHECKPOINTS.c.training == self.training
-        steps = list(self.connection.execute(sa.select(CHECKPOINTS.c.step).where(here)).scalars())
-        kept = choose_kept_steps(steps, self._checkpoints_kept, read_evaluations(self.connection, self.training))
-        self.connection.execute(sa.delete(CHECKPOINTS).where(here, CHECKPOINTS.c.step.not_in(kept)))
+        here = tables.CHECKPOINTS.c.training == self.training
+        steps = list(self.connection.execute(sa.select(tables.CHECKPOINTS.c.step).where(here)).scalars())
+        kept = tables.choose_kept_steps(steps, self._checkpoints_kept, read_evaluations(self.connection, self.training))
+        self.connection.execute(sa.delete(tables.CHECKPOINTS).where(here, tables.CHECKPOINTS.c.step.not_in(kept)))
 
     def check_begun(self, changes: Sequence[EpisodePrepared | EpisodeClosed]) -> None:
         """Raise StoreRefused for an episode that is not written: an update of nothing would be no error."""
