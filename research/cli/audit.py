@@ -15,6 +15,7 @@ from rich.text import Text
 
 from research.cli.app import Json, answer, make_table, takes_options
 from research.errors import BadInput, NotReady
+from research.shown.tokens import visible
 from research.text import did_you_mean, suggest_path
 from studies.checks.conditions import CollectError
 from studies.report import elements
@@ -70,14 +71,14 @@ def audit(
     for option, name in columns.items():
         if (name or option in ("arm", "metric")) and (names.count(name) != 1 or [*columns.values()].count(name) > 1):
             listing = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-            listing += "" if name in names else did_you_mean(name, names)
-            raise BadInput(f"expected one column {name!r} for --{option} alone; found {listing}")
+            found = f"{listing}{did_you_mean(name, names)}"
+            raise BadInput(f"expected one column{f' {name!r}' * bool(name)} for --{option} alone; found {found}")
     free = {name.lower(): name for name in names if name not in columns.values()}
     columns["seed"] = ask.seed or free.get("seed", "")
     columns["step"] = ask.step or next((free[name] for name in STEPS if name in free), "")
     if ask.at is not None and not (columns["run"] and columns["step"]):
         raise BadInput("expected columns of runs and of steps with --at; found none; give --run FIELD and --step FIELD")
-    result = audit_table(table, ask.model_copy(update=columns))
+    result = audit_table(table.map(visible), ask.model_copy(update=columns))
     if to is not None:
         write_report(result, source, to)
     payload = {"observational": True, "source": source, **{name: getattr(result, name) for name in result.__slots__}}
@@ -87,20 +88,20 @@ def audit(
 def read_csv(path: Path, wanted: Sequence[str]) -> Any:
     """Return a table of text by the delimiter under which its header has the columns wanted."""
     if not path.is_file():
-        raise BadInput(f"expected a CSV file, or wandb:FOLDER; found {path}, which is none{suggest_path(path)}")
+        what = "a folder" if path.is_dir() else f"which is none{suggest_path(path)}"
+        raise BadInput(f"expected a CSV file, or wandb:FOLDER; found {path}, {what}")
     try:
         text = path.read_bytes().decode("utf-8-sig").lstrip("\r\n")
-        marks = {mark: next(csv.reader(text.splitlines()[:1], delimiter=mark), []) for mark in ",;\t|"}
-        headers = {mark: [name.strip() for name in header] for mark, header in marks.items()}
+        marks = {mark: next(csv.reader(StringIO(text, newline=""), delimiter=mark), []) for mark in ",;\t|"}
+        headers = {mark: [" ".join(name.split()) for name in header] for mark, header in marks.items()}
         mark = max(headers, key=lambda mark: (sum(name in headers[mark] for name in wanted), len(headers[mark])))
         options = {"sep": mark, "dtype": str, "keep_default_na": False, "index_col": False, "skiprows": 1}
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
             table = pd.read_csv(StringIO(text), header=None, names=range(len(headers[mark])), **options)
     except (ValueError, Warning, csv.Error) as error:
-        raise BadInput(
-            f"expected a table in {path}, each row as wide as its header, in UTF-8; found: {error}"
-        ) from error
+        found = str(error).rpartition("C error: ")[2].partition(". This leads")[0].strip()
+        raise BadInput(f"expected a table in {path}, each row as wide as its header, in UTF-8; {found}") from error
     if table.empty:
         raise BadInput(f"expected rows below a header in {path}; found none; add runs")
     return table.fillna("").apply(lambda column: column.str.strip()).set_axis(headers[mark], axis=1)
@@ -172,15 +173,16 @@ def _cells(claim: AuditedClaim) -> tuple[str, ...]:
     errs = NONE if claim.other_order is None else f"{claim.other_order:.0%}"
     ends = claim.reason if claim.low is None else f"{_size(claim.low)} to {_size(claim.high)}"
     needed = NONE if claim.p is None else str(claim.seeds_needed or f"> {MOST_SEEDS}")
-    return claim.verdict, _size(claim.estimate), ends, p_value(claim.p), errs, needed, _size(claim.detectable, "")
+    word = claim.verdict + ", and not zero" * (claim.verdict == "equivalent" and claim.nonzero)
+    return word, _size(claim.estimate), ends, p_value(claim.p), errs, needed, _size(claim.detectable, "")
 
 
 def _count(claims: Sequence[AuditedClaim]) -> str:
     counts = ", ".join(f"{count} {name}" for name, count in Counter(claim.verdict for claim in claims).most_common())
-    level = next((f" (intervals of {percent(round(claim.level, 4))})" for claim in claims if claim.level), "")
-    return (
-        f"{counts}{level}; p alone is below 5 % in {sum(claim.p is not None and claim.p <= 0.05 for claim in claims)}"
-    )
+    level = next((claim.level for claim in claims if claim.level), 0.0)
+    ends = f" (intervals of {percent(round(level, 4 if level < 0.999 else 6))})" if level else ""
+    low = sum(claim.p is not None and claim.p <= 0.05 for claim in claims)
+    return f"{counts}{ends}; p alone is below 5 % in {low}"
 
 
 def _points(result: Audit) -> Iterator[elements.Point]:
@@ -191,15 +193,14 @@ def _points(result: Audit) -> Iterator[elements.Point]:
     count = f"{min(sizes)}{f' to {max(sizes)}' if max(sizes) > min(sizes) else ''} an arm"
     yield elements.Point("Asked", f"whether {ask.metric} ({ask.better} is better) differs by {ask.arm}, {pairs}{over}")
     yield elements.Point("Runs", f"{sum(sizes):,} with a value, {count}{' and group' if ask.group else ''}")
-    held = sum(claim.verdict in ("supported", "refuted") for claim in claims)
+    held = sum(claim.nonzero for claim in claims)
     tone = "supported" if held else "inconclusive"
     yield elements.Point("Verdicts", _count(claims), f"{held} of {len(claims)} differ by more than chance", tone)
     if noise := [_name(claim) for claim in claims if claim.verdict == "inconclusive"]:
         more = f"; and {len(noise) - 5} more" if len(noise) > 5 else ""
         yield elements.Point("Not told from noise", "; ".join(noise[:5]) + more)
-    if errs := max(
-        [(claim.other_order, _name(claim)) for claim in claims if claim.other_order is not None], default=None
-    ):
+    orders = [(claim.other_order, _name(claim)) for claim in claims if claim.other_order is not None]
+    if errs := max(orders, default=None):
         yield elements.Point("One run each", f"says the opposite in up to {errs[0]:.0%} of draws ({errs[1]})")
     if ask.group:
         yield elements.Point("In each group", _count(result.in_groups))
@@ -257,7 +258,8 @@ def _within(result: Audit, claim: AuditedClaim) -> list[tuple[str, AuditedClaim]
 def _table(name: str, claims: Iterable[tuple[str, AuditedClaim]]) -> elements.Table | None:
     rows: list[elements.Row] = []
     for label, claim in claims:
-        rows.append((label, elements.Cell(claim.verdict, claim.verdict, claim.reason), *_cells(claim)[1:]))
+        word, *rest = _cells(claim)
+        rows.append((label, elements.Cell(word, claim.verdict, claim.reason), *rest))
     return elements.table((name, *COLUMNS), rows, range(2, len(COLUMNS) + 1))
 
 

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from functools import lru_cache
 from threading import RLock
 from typing import Any, Final, NamedTuple
+from warnings import catch_warnings
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -90,9 +91,9 @@ def style(salt: str) -> Iterator[None]:
     colors = {
         "text.color": paint("ink"), "axes.labelcolor": paint("muted"), "xtick.color": paint("muted"),
         "ytick.color": paint("muted"), "axes.edgecolor": paint("rule"), "grid.color": paint("rule"),
-        "axes.facecolor": "none", "figure.facecolor": "none",
+        "axes.facecolor": "none", "figure.facecolor": "none", "svg.hashsalt": salt,
     }  # fmt: skip
-    with _DRAWING, context(["default", {**_STYLE, **colors, "svg.hashsalt": salt}]):
+    with _DRAWING, context(["default", {**_STYLE, **colors}]), catch_warnings(action="ignore", category=UserWarning):
         yield
 
 

@@ -11,6 +11,7 @@ contrast of all cells, each with its own variance. So runs are drawn within cell
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import lru_cache
 from itertools import chain, combinations
 from statistics import fmean
@@ -81,6 +82,7 @@ class AuditedClaim:
     """Fewest runs an arm that see such a difference with power 0.8 at 5 %; None beyond `MOST_SEEDS`, or untested."""
     detectable: float | None = None
     """The difference that these runs see so."""
+    nonzero: bool = False  # whether the interval leaves 0 out, as it may of equivalent arms, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,10 @@ class Audit:
 
 def audit(table: Any, ask: AuditQuestion) -> Audit:
     """Return the audit of a data frame of text; StudiesError where it cannot be read as the question says."""
-    runs, remarks = collect_runs(table, ask)
+    spelt = _find_spellings([*table[ask.arm].unique(), ask.baseline])
+    ask = ask.model_copy(update={"baseline": spelt.get(ask.baseline, ask.baseline)})
+    runs, remarks = collect_runs(table.assign(**{ask.arm: table[ask.arm].replace(spelt)}), ask)
+    remarks += [f"one number is one arm: {_list([' as '.join(both) for both in spelt.items()])}"] if spelt else []
     arms, groups = (_sort(runs[name].unique()) for name in ("arm", "group"))
     _refuse_arms(arms, len(groups), ask)
     finite = runs[runs["value"].notna()].sort_values("value").groupby(["group", "arm"])["value"].apply(list)
@@ -121,6 +126,15 @@ def audit(table: Any, ask: AuditQuestion) -> Audit:
         reached = {arm: proportions.exact_limits(*there.loc[arm]) for arm in arms}
     whole, inside = _claims(cells, scales, arms, ask)
     return Audit(ask, whole, inside, cells, scales, reached, find_confounds(table, runs, ask), tuple(remarks))
+
+
+def _find_spellings(names: Iterable[str]) -> dict[str, str]:
+    """Return, where all names are numbers, those that repeat one in other digits, each with the first one's."""
+    first = dict[Decimal, str]()
+    try:
+        return {name: one for name in names if name and (one := first.setdefault(Decimal(name), name)) != name}
+    except (ArithmeticError, TypeError):
+        return {}
 
 
 def collect_runs(table: Any, ask: AuditQuestion) -> tuple[Any, list[str]]:
@@ -143,8 +157,10 @@ def collect_runs(table: Any, ask: AuditQuestion) -> tuple[Any, list[str]]:
         "logged": ~rows[ask.metric].str.lower().isin(MISSING),
     })  # fmt: skip
     if ask.at is not None:
+        at = frame["step"][frame["step"] <= ask.at].max()
+        remarks += [f"no row is at step {ask.at:g}: the last ones before count, to step {at:g}"] if at != ask.at else []
         late, ends = frame["step"] > ask.at, frame.groupby(["arm", "group", "name"])["step"].transform("max")
-        frame = frame.assign(value=frame["value"].mask(late | (ends < ask.at)), logged=frame["logged"] & ~late)
+        frame = frame.assign(value=frame["value"].mask(late | (ends < at)), logged=frame["logged"] & ~late)
     ends = frame[frame["logged"]].groupby(["arm", "group", "name"])["step"].max()
     if ask.run and ask.step and ask.at is None and ends.nunique() > 1:
         remarks.append(f"runs end at unlike steps, {ends.min():g} to {ends.max():g}: --at STEP compares them at one")
@@ -323,6 +339,6 @@ def _judge(tested: Sequence[_Tested], ask: AuditQuestion, pairwise: bool) -> _Cl
                 verdict = "equivalent"
             elif low <= 0 <= high:
                 verdict = "inconclusive"
-            claim = replace(claim, verdict=verdict, low=low, high=high, level=1 - level)
+            claim = replace(claim, verdict=verdict, low=low, high=high, level=1 - level, nonzero=not low <= 0 <= high)
         claims.append(claim)
     return tuple(claims)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from research.cli.audit import PAGE
+from research.cli.audit import PAGE, _cells, _points
 from research.runs import wandb_log
 from research.runs.wandb_log import TrackedRun
+from studies.verdicts.audit import Audit, AuditedClaim, AuditQuestion
 from tests.research.cli.conftest import Ajet
 
 ROWS = [("agent", "game", "final"), *(
@@ -51,10 +52,11 @@ def test_what_is_printed_and_the_page_say_the_same_and_that_it_is_observational(
     [
         ("agent,final\n", ASKED, ("rows below a header", "found none")),
         ("", ASKED, ("a table in",)),
-        ("agent,final\nA,1,2\n", ASKED, ("as wide as its header",)),
+        ("agent,final\nA,1,2\n", ASKED, ("as wide as its header", "; Length of header or names")),
+        ("agent,final\nA,1\nA,1,2\n", ASKED, ("as wide as its header", "; Expected 2 fields in line 3, saw 3")),
         ("agent,finale\nA,1\n", ASKED, ("'final' for --metric", "agent, finale", "did you mean finale?")),
         ("agent,final,final\nA,1,2\n", ASKED, ("'final' for --metric",)),
-        ("agent,final\nA,1\n", ("--arm", "agent"), ("'' for --metric", "agent, final")),
+        ("agent,final\nA,1\n", ("--arm", "agent"), ("one column for --metric", "agent, final")),
         ("agent,final\nA,1\n", (*ASKED, "--group", "agent"), ("'agent' for --arm alone",)),
         ("agent,final\nA,1\n", (*ASKED, "--at", "3"), ("--run FIELD",)),
         ("agent,final\nA,1\n", (*ASKED, "--margin", "0"), ("margin", "greater than 0")),
@@ -70,8 +72,30 @@ def test_a_refusal_is_one_line(
     ajet("audit", str(path), *options).refused(*words)
 
 
+def test_a_name_that_steers_a_terminal_or_a_reader_is_shown_as_escapes(ajet: Ajet, tmp_path: Path) -> None:
+    rows = [f"{arm},{value}\n" for arm in ("\u202eevil\x1b[31m", "b") for value in (1, 2, 4)]
+    (tmp_path / "runs.csv").write_text("arm,final\n" + "".join(rows))
+    command = ("audit", str(tmp_path / "runs.csv"), "--arm", "arm", "--metric", "final", "--to", str(tmp_path / "out"))
+    for told in (ajet(*command).out, (tmp_path / "out" / PAGE).read_text()):
+        assert ("\\u202eevil\\x1b[31m" in told, "\u202e" in told, "\x1b" in told) == (True, False, False)
+
+
+def test_a_header_may_have_a_line_break_in_quotes(ajet: Ajet, tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_text('agent,"final\n score"\nA,1\nA,2\nB,3\nB,4\n')
+    found = ajet("audit", str(tmp_path / "runs.csv"), "--arm", "agent", "--metric", "final score", "--json").data
+    assert found["cells"] == {"": {"A": [1.0, 2.0], "B": [3.0, 4.0]}}
+
+
+def test_a_level_near_one_and_what_is_equivalent_and_not_zero_are_told_as_they_are() -> None:
+    claims = [AuditedClaim("b", "a", None, 4, 4, 0.1, "equivalent", "", 0.05, 0.15, 0.99997, 0.001, nonzero=True)]
+    ask = AuditQuestion(arm="arm", metric="m", margin=0.5)
+    told = " ".join(point.text for point in _points(Audit(ask, tuple(claims), (), {"": {"a": [1.0]}}, {}, {}, {}, ())))
+    assert ("intervals of 99.997 %" in told, _cells(claims[0])[0]) == (True, "equivalent, and not zero")
+
+
 def test_what_is_not_there_is_refused_with_the_way_to_it(ajet: Ajet, tmp_path: Path) -> None:
     ajet("audit", str(tmp_path / "nothing.csv"), *ASKED).refused("nothing.csv", "wandb:FOLDER")
+    ajet("audit", str(tmp_path), *ASKED).refused(f"{tmp_path}, a folder")
     ajet("audit", "wandb:team/project", *ASKED).refused("no team/project", "wandb login")
     ajet("audit", f"wandb:{tmp_path}", *ASKED).refused("'final'", "found none")
 

@@ -116,6 +116,14 @@ def test_text_crosses_nothing_stays_within_the_figure_and_has_names_of_arms_whol
     assert NAMES[2] in said or name == "curves of two arms"
 
 
+def test_what_matplotlib_warns_of_is_no_line_of_a_terminal() -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with plots.style("one"):
+            plots.canvas(100, 100).add_axes((0, 0, 1, 1)).set_xlim(1, 1)
+    assert told == []
+
+
 @pytest.mark.slow
 def test_a_figure_of_the_same_data_is_drawn_once_and_one_of_other_data_anew() -> None:
     def curve(data: figure_data.Curves, name: str = "learning-curves") -> plots.Figure:

@@ -123,6 +123,24 @@ def test_a_margin_makes_what_is_alike_equivalent() -> None:
     assert verdicts == ["equivalent", "inconclusive"]
 
 
+def test_what_is_equivalent_may_be_more_than_chance_and_is_told_so() -> None:
+    data = of({"a": np.linspace(0, 1, 400), "b": np.linspace(0.2, 1.2, 400)})
+    (claim,) = audit(data, ASK.model_copy(update={"margin": 0.5})).claims
+    assert (claim.verdict, claim.nonzero) == ("equivalent", True)
+
+
+def test_a_number_that_is_written_in_two_ways_is_one_arm_where_all_arms_are_numbers() -> None:
+    data = of({"0.01": (1, 2), "1e-2": (3,), "0.1": (4, 5)})
+    for baseline in ("", "0.010"):
+        found = audit(data, ASK.model_copy(update={"baseline": baseline}))
+        assert found.cells == {"": {"0.01": [1, 2, 3], "0.1": [4, 5]}}
+        assert any("1e-2 as 0.01" in line for line in found.remarks)
+    for other in ("x", "nan", "snan"):
+        assert len(audit(pd.concat([data, of({other: (1, 2)})], ignore_index=True), ASK).cells[""]) == 4 - (
+            other == "nan"
+        )
+
+
 def test_what_has_no_finite_value_is_left_out_and_counts_against_the_target() -> None:
     found = audit(of({"a": (1, 2, "", "nan", "inf"), "b": (3, 4)}), ASK.model_copy(update={"target": 2.0}))
     assert (found.claims[0].n_control, found.claims[0].n_treatment) == (2, 2)
@@ -168,6 +186,16 @@ def test_runs_that_end_at_unlike_steps_are_told_unless_one_step_is_asked_for(at:
     assert any("unlike steps, 1 to 2" in line for line in found.remarks) == told
     alike = STEPS[STEPS["step"] < "2"].reset_index(drop=True)
     assert not audit(alike, ASK.model_copy(update={"run": "run", "step": "step"})).remarks
+
+
+@pytest.mark.parametrize(("at", "used"), [(1.5, 1), (9.0, 3)])
+def test_where_no_row_is_at_the_step_the_last_before_it_counts_and_is_named(at: float, used: int) -> None:
+    rows = STEPS.assign(score=STEPS["step"])
+    found = audit(rows, ASK.model_copy(update={"run": "run", "step": "step", "at": at}))
+    assert found.cells[""]["a"] == [used] * 3
+    assert any(
+        f"no row is at step {at:g}: the last ones before count, to step {used}" in line for line in found.remarks
+    )
 
 
 def test_a_run_that_ended_before_the_step_has_no_value_there() -> None:
