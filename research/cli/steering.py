@@ -84,13 +84,15 @@ def challenge(
         ajet study challenge larger-group-5d2c/1/h1 --evidence again-81aa/1/h1 --reason "not so with 3 times the seeds"
     """
     home, log = open_installation()
-    known = [finding.name for finding in load_findings(home, log).findings]
+    known = {finding.name: finding for finding in load_findings(home, log).findings}
     (target, *place), (other, *rest) = (name.split("/") for name in (claim, evidence))
     claim, evidence = ("/".join([find_study(log, name), *more]) for name, more in ((target, place), (other, rest)))
     if claim not in known or claim.count("/") != 2:
         raise BadInput(f"expected a claim with a verdict, as STUDY/ROUND/CLAIM; found {claim:.80}; see: ajet findings")
     if claim == evidence or not any(name == evidence or name.startswith(f"{evidence}/") for name in known):
         raise BadInput(f"expected --evidence of another claim with a verdict; found {evidence:.80}; see: ajet findings")
+    if known[claim].replications.get(evidence.split("/")[0]) == "replicated":
+        raise BadInput(f"expected --evidence against {claim}; found {evidence:.80}, which replicates it; name another")
     record = _find(claim.split("/")[0])
     _answer_amendment(record, interventions.add_note(record, reason, claim=place[1], evidence=evidence), json)
 

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from research.cli.app import Json, Name, console, make_table, open_study, print_json
 from research.controller.progress import progress_of
+from research.design.known_findings import load_findings
 from research.installation.shared_files import FilesAway
 from research.isolation.mode import read_sandboxing
 from research.planners.history import sanitize_line
@@ -47,7 +48,7 @@ def round_suffix(state: StudyState) -> str:
     return "" if state.most_rounds == 1 else f" in round {state.round}"
 
 
-def render_ending(state: StudyState, folder: Path) -> RenderableType:
+def render_ending(state: StudyState, folder: Path, replications: str = "") -> RenderableType:
     lines: list[RenderableType] = []
     for each in (*state.rounds_before, state):
         head = headline(each, lock_error(each, folder))
@@ -69,7 +70,8 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
         asked_on = (decision.reason for decision in state.decisions if decision.rule == ASK_RULE)
         lines += [Text(f"no further question: {reason}") for reason in asked_on]
     if state.status == "concluded" and not doubted:
-        lines.append(Text(f"ask next, {head.next.why}{f': {head.next.command}' if head.next.command else ''}"))
+        follow = f"{head.next.why}{f': {head.next.command}' if head.next.command else ''}"
+        lines.append(Text(f"ask next, {replications if replications and 'holds again' in follow else follow}"))
     if state.status == "stopped":
         lines.append(Text(f"stopped: {state.stopped_reason}; {study.describe_resume(state)}", "yellow"))
     if state.status == "paused":
@@ -119,8 +121,10 @@ def show(name: Name = None, json: Json = False) -> None:
         home.files.pull(log, state.id)
     except FilesAway as away:
         warn(str(away))
+    again = [one for one in load_findings(home, log).findings if one.study == state.id and one.replications]
     if json:
-        print_json({**study.summary(state, home.study(state.id)), **study.details(state)})
+        told = {"replications": {one.name: one.replications for one in again}}
+        print_json({**study.summary(state, home.study(state.id)), **study.details(state), **told})
         return
     out, folder, many = console(), home.study(state.id), state.most_rounds > 1
     errors = (lock_error(each, folder) for each in state.rounds if each.verdicts and folder.is_dir())
@@ -166,4 +170,4 @@ def show(name: Name = None, json: Json = False) -> None:
         out.print(Text(f"planner asks  {sanitize_line(note.text)}", "bold yellow"))
     if questions:
         out.print(Text(f'answer: ajet study amend {state.id} --note "..."'))
-    out.print(render_ending(state, folder))
+    out.print(render_ending(state, folder, "; ".join(f"what goes beyond {one.name}{one.standing}" for one in again)))

@@ -170,7 +170,10 @@ def request_reproduction(home: Home, state: StudyState, names: Sequence[str], bu
         requirements=replace(StatisticalRequirements.of(state.settings), rounds=1),
     )  # fmt: skip
     on = capacity_for(request, check_loader(home.models))
-    return replace(request, budget_s=read_budget(home, budget, on) if budget else state.budget_s)
+    request = replace(request, budget_s=read_budget(home, budget, on) if budget else state.budget_s)
+    if request.budget_s < (least := design.price.total_s * min(1.0, design.price.parallel / on.runs)):
+        raise BadInput(f"expected --budget {least + 1:.0f}s or more, for its lock; found {request.budget_s:.0f}s")
+    return request
 
 
 def capacity_for(request: StudyRequest, check_of: KnownCheck) -> Capacity:

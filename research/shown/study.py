@@ -140,7 +140,7 @@ def describe_resume(state: StudyState) -> str:
     if state.design is not None and state.design.hypotheses and not open_hypotheses(state, state.design):
         return f"each hypothesis had its last look, so more time changes nothing; conclude with: {resume}"
     without = "concludes" if has_plan else "stops again"
-    late = ", exploratory ones, as the level is spent" if any(verdict.last for verdict in state.verdicts) else ""
+    late = ", exploratory as the level is spent" if any(v.last and v.p is not None for v in state.verdicts) else ""
     return (
         f'for more runs{late}: ajet study amend {state.id} --budget {more} --reason "..." and then {resume}; '
         f"resumed without, it {without}"

@@ -271,7 +271,7 @@ def ask_next(state: StudyState) -> NextQuestion:
         if state.denial is not None or "budget" not in state.stopped_reason:
             return NextQuestion("the rest of this study", resume)
         more = f'ajet study amend {state.id} --budget {_minutes(2 * state.budget_s)}m --reason "more time"'
-        late = ", exploratory, as the level is spent" if any(verdict.last for verdict in state.verdicts) else ""
+        late = ", exploratory, as the level is spent" if any(v.last and v.p is not None for v in state.verdicts) else ""
         return NextQuestion(f"the rest of this study, with more time{late}", f"{more} && {resume}")
     if state.status == "paused":
         return NextQuestion("the rest of this study", resume)
@@ -306,7 +306,10 @@ def list_next_questions(state: StudyState) -> tuple[NextQuestion, ...]:
         if verdict.verdict == "inconclusive":
             leads += _with_more(state, design, claim, verdict)
         elif verdict.verdict == "supported" or (claim.open and verdict.verdict == "refuted"):
-            leads.append(_compare(state, design, claim, "whether it holds again, on fresh seeds"))
+            again = NextQuestion("whether it holds again", f"ajet study reproduce {state.id} --claims {claim.id}")
+            if (of := state.reproduces) is not None:
+                again = NextQuestion(f"something else: {of.study} is {of.outcome(verdict)}", "ajet study plan '...'")
+            leads.append(again)
         elif verdict.verdict == "refuted":
             why = "whether the opposite holds, as a claim of its own on fresh seeds"
             leads.append(_compare(state, design, claim, why, (claim.treatment, claim.control)))

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from research.cli import research
 from research.controller.built_designs import build_reproduction
+from research.controller.session import StudyRequest
 from research.design.known_findings import load_findings
 from research.errors import BadInput
 from research.installation.home import Home
@@ -25,7 +27,7 @@ from tests.research.designs import EPISODES, design, rate
 from tests.research.factories import make_study
 from tests.research.fakes import FakeSandbox
 from tests.research.in_rounds import InRounds
-from tests.studies.synthetic import STUDY, Synthetic, hypothesis
+from tests.studies.synthetic import STUDY, Synthetic, coded_design, hypothesis
 from tests.studies.synthetic import design as synthetic_design
 
 
@@ -103,6 +105,37 @@ def test_only_claims_of_one_round_that_a_study_decided_are_put_to_the_test_again
     assert (made.inquiry, made.alpha, made.looks) == (None, state.design and state.design.alpha, study.design.looks)
 
 
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[StudyRequest]:
+    """What would begin; nothing does."""
+    found: list[StudyRequest] = []
+    monkeypatch.setattr(research, "begin_study", lambda home, log, study, request: found.append(request))
+    monkeypatch.setattr(research, "conduct", lambda *args, **more: None)
+    return found
+
+
+def test_a_reproduction_says_where_the_first_study_trained(ajet: Ajet, home: Path, begun: list[StudyRequest]) -> None:
+    settings = {"budget_s": 900.0, "max_runs": None, "parallel": 2, "servers": ["http://gpu:1"]}
+    make_study().whole(settings=settings)
+    told = ajet("study", "reproduce", STUDY)
+    assert (told.code, len(begun)) == (0, 1), told.err
+    assert f"study {STUDY} trained on http://gpu:1; this one trains on this machine" in told.err
+
+
+def test_a_budget_in_which_the_lock_has_no_room_begins_nothing(
+    ajet: Ajet, home: Path, begun: list[StudyRequest]
+) -> None:
+    make_study().whole()
+    ajet("study", "reproduce", STUDY, "--budget", "1s").refused("--budget", "or more, for its lock; found 1s")
+    assert begun == []
+
+
+def test_code_of_a_study_without_containers_begins_nothing(ajet: Ajet, home: Path, begun: list[StudyRequest]) -> None:
+    make_study(means={"reward=built-in": 0.5, "reward=dense": 0.6}).whole(coded_design())
+    ajet("study", "reproduce", STUDY).refused(f"containers to run the code of study {STUDY}")
+    assert begun == []
+
+
 OTHER = {"group_size=4": 0.66, "group_size=16": 0.52}
 
 
@@ -125,6 +158,9 @@ def test_a_claim_says_wherever_it_is_cited_that_it_was_not_replicated(
     assert found[f"{STUDY}/1/h1"]["replications"] == {"again": "not replicated"}
     assert found["again/1/h1"]["reproduces"].startswith(f"{STUDY}/1/h1 ")
     assert "not replicated by 1 (again)" in ajet("findings", "replicated").out
+    assert f"ask next, what goes beyond {STUDY}/1/h1; not replicated by 1 (again)" in ajet("study", "show", STUDY).out
+    assert ajet("study", "show", STUDY, "--json").data["replications"] == {f"{STUDY}/1/h1": {"again": "not replicated"}}
+    assert ajet("study", "show", "again", "--json").data["replications"] == {}
     assert "not replicated by 1 (again)" in ajet("study", "recipe", STUDY).err
     known = load_findings(Home.locate(), pair[0].log).findings
     (quoted,) = find_related(known, "again", "group_size", 5)  # what a planner is shown
@@ -148,6 +184,18 @@ def test_a_challenge_is_written_into_the_log_and_shown_with_the_claim(
     assert one.drifts() == ()
     (verdict,) = ajet("study", "show", STUDY, "--json").data["verdicts"]
     assert (verdict["verdict"], [said in told for told in verdict["challenges"]]) == ("supported", [True])
+
+
+def test_what_replicates_a_claim_is_no_evidence_against_it(ajet: Ajet, home: Path) -> None:
+    one = make_study()
+    reproduced = build_reproduction(one.whole(), (), home / "models")
+    seeds = [seed + 1 for seed in reproduced.design.seeds]
+    settings = {"budget_s": 900.0, "max_runs": None, "parallel": 2, REPRODUCES: reproduced.model_dump(mode="json")}
+    lock = reproduced.lock_again(seeds, None, reproduced.design.budget)
+    make_study(study="again", log=one.log).whole(lock, settings=settings)
+    against = ("study", "challenge", f"{STUDY}/1/h1", "--reason", "why", "--evidence")
+    for evidence in ("again", "again/1/h1"):
+        ajet(*against, evidence).refused(f"evidence against {STUDY}/1/h1", "which replicates it")
 
 
 @pytest.mark.parametrize(

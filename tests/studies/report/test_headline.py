@@ -20,7 +20,7 @@ from studies.records.base import canonical
 from studies.records.design import CONFIGURATION, Arm, Design, Metric
 from studies.records.procedure import CollapseRule, PowerTarget
 from studies.records.statements import sentences, statement
-from studies.records.verdict import CollapseRate, Verdict
+from studies.records.verdict import REPRODUCES, CollapseRate, Reproduction, Verdict
 from studies.report import wording
 from studies.report.claims import rules
 from studies.report.evidence import gather
@@ -47,7 +47,7 @@ def with_means(folder: Path, control: float, treatment: float, sd: float = 0.03)
 
 
 CASES = {
-    "supported": ((0.52, 0.66, 0.03), 5, "group_size 4 vs 16 on guess"),
+    "supported": ((0.52, 0.66, 0.03), 5, ""),
     "refuted": ((0.66, 0.52, 0.03), 5, "group_size 16 vs 4 on guess"),
     "equivalent": ((0.55, 0.55, 0.01), 8, ""),
     "inconclusive": ((0.55, 0.57, 0.05), 5, "group_size 4 vs 16 on guess"),
@@ -64,7 +64,8 @@ def test_a_verdict_says_what_to_do_and_what_to_ask_next_with_one_interval_at_one
     (answer,) = head.answers
     assert answer.verdict == verdict
     assert_golden(f"{answer.sentence}\n{answer.practice}")
-    asked = ["ajet", "research", f"{topic} with 40 training steps"] if topic else ["ajet", "study", "plan"]
+    asked = ["ajet", "study", "reproduce" if verdict == "supported" else "plan"]
+    asked = ["ajet", "research", f"{topic} with 40 training steps"] if topic else asked
     words = shlex.split(list_next_questions(state)[0].command)
     assert words[:3] == asked
     effects = [float(value) for flag, value in pairwise(words) if flag == "--effect"]
@@ -139,22 +140,34 @@ def test_what_is_asked_next_keeps_equal_episodes_the_aim_and_the_command_where_w
 
     assert asked_next(matched="episodes") == f"{asked_next()} at the same number of episodes"
     assert asked_next(sought="equivalence") == state.topic
-    study = Synthetic(tmp_path / "words", means={"reward=built-in": 0.5, "reward=dense": 0.6})
+    study = Synthetic(tmp_path / "words", means={"reward=built-in": 0.6, "reward=dense": 0.5})
     head = headline(study.whole(coded_design()))
     assert shlex.split(head.next.command) == ["ajet", "study", "plan", study.topic, "--budget", "15m"]
 
 
-@pytest.mark.parametrize("last", [None, "spent"])
-def test_more_time_for_a_study_whose_level_is_spent_is_offered_as_exploration(tmp_path: Path, last: str | None) -> None:
+def test_what_holds_is_to_be_reproduced_and_what_was_is_not_asked_again(tmp_path: Path) -> None:
+    state = with_means(tmp_path, 0.52, 0.66).whole(promised())
+    assert list_next_questions(state)[0].command == f"ajet study reproduce {state.id} --claims h1"
+    again = Reproduction(
+        study="first", round=1, lock="a", head="b", design=state.design, verdicts=state.verdicts
+    ).model_dump(mode="json")
+    question = list_next_questions(replace(state, settings={**state.settings, REPRODUCES: again}))[0]
+    assert question.why == "something else: first is replicated"
+
+
+@pytest.mark.parametrize(("last", "p", "spent"), [(None, 0.2, False), ("spent", 0.2, True), ("spent", None, False)])
+def test_more_time_is_offered_as_exploration_where_a_last_look_made_a_test_and_spent_the_level(
+    tmp_path: Path, last: str | None, p: float | None, spent: bool
+) -> None:
     means, seeds, _ = CASES["inconclusive"]
     state = with_means(tmp_path, *means).whole(promised(seeds))
-    verdicts = tuple(verdict.model_copy(update={"last": last}) for verdict in state.verdicts)
+    verdicts = tuple(verdict.model_copy(update={"last": last, "p": p}) for verdict in state.verdicts)
     cut = replace(state, stopped_reason="budget: 3 s are left", concluded_reason=None, verdicts=verdicts)
-    assert ("exploratory" in ask_next(cut).why) == (last is not None)
+    assert ("exploratory" in ask_next(cut).why) == spent
 
 
 def test_how_a_study_was_shown_and_approved_is_not_asked_of_the_next(tmp_path: Path) -> None:
-    state = Synthetic(tmp_path, means={"reward=built-in": 0.5, "reward=dense": 0.6}).whole(coded_design())
+    state = Synthetic(tmp_path, means={"reward=built-in": 0.6, "reward=dense": 0.5}).whole(coded_design())
 
     def asked_next(*flags: str) -> str:
         return list_next_questions(replace(state, command=["ajet", "research", "of rewards", *flags]))[0].command
@@ -185,7 +198,7 @@ def test_an_open_question_is_answered_whichever_way_it_goes(tmp_path: Path) -> N
     assert "changes the hidden success" in head.question.tested[0]
     assert "against the prediction" in state.verdicts[0].reason
     assert "against the prediction" not in "".join(rules(state))
-    assert list_next_questions(state)[0].why == "whether it holds again, on fresh seeds"
+    assert list_next_questions(state)[0].why == "whether it holds again"
 
 
 def test_what_is_asked_next_is_what_was_compiled(study: Synthetic) -> None:
