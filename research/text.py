@@ -119,10 +119,10 @@ _ALIKE = 0.75
 
 
 def did_you_mean(found: str, known: Iterable[str], alike: float = _ALIKE) -> str:
-    """Return `; did you mean NAME?`, or nothing where no name is as much `alike`."""
+    """Return `; did you mean NAME?`, or nothing where no name is as much `alike`, or one is the same."""
     names = {name.lower(): name for name in known}
     near = get_close_matches(found.lower(), names, n=1, cutoff=alike)
-    return f"; did you mean {names[near[0]]}?" if near else ""
+    return f"; did you mean {names[near[0]]}?" if near and names[near[0]] != found else ""
 
 
 def suggest_from_text(text: str, known: Sequence[str]) -> str:

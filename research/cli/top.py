@@ -83,6 +83,7 @@ def _facts(frame: TopFrame) -> Iterator[tuple[str, str]]:
         since = time.strftime("%H:%M:%S", time.localtime(snapshot.at))
         yield "no answer", f"since {since}; this is what it said then"
     reason = f": {status.reason}" if status.reason else ", updating" if status.updating else ""
+    playing = status.open_episodes or snapshot.line or status.updating  # else there is no pace
     yield "state", escape_line(f"{status.state}{reason}")
     job = f"{snapshot.environment}, {snapshot.model}, {snapshot.algorithm}"
     yield "job", escape_line((status.job_digest or "none")[:16] if snapshot.environment is None else job)
@@ -92,7 +93,7 @@ def _facts(frame: TopFrame) -> Iterator[tuple[str, str]]:
     if status.steps:  # nobody knows the step of a training that may be on disk
         unopened = status.state in (ServerState.OFFLINE, ServerState.BOOTING)
         step = f"{NOTHING if unopened else status.step} of {status.steps}"
-        left = snapshot.seconds_left
+        left = snapshot.seconds_left if playing else None
         step += ", finished" if status.finished else f", about {format_seconds(left)} left" if left is not None else ""
     yield "step", step
     if snapshot.flat is not None:
@@ -106,9 +107,8 @@ def _facts(frame: TopFrame) -> Iterator[tuple[str, str]]:
         line = f"{snapshot.line} in line, the first for {format_seconds(snapshot.line_age_s or 0.0)}"
     collected = f"{status.collected_episodes} of {status.needed_episodes} collected"
     yield "episodes", f"{status.open_episodes} open, {collected}, {line}"
-    sampled, trained = (
-        NOTHING if rate is None else f"{rate:,.0f}" for rate in (snapshot.sampled_per_s, snapshot.trained_per_s)
-    )
+    rates = (snapshot.sampled_per_s, snapshot.trained_per_s) if playing else (None, None)
+    sampled, trained = (NOTHING if rate is None else f"{rate:,.0f}" for rate in rates)
     yield "tokens", f"{sampled} sampled, {trained} trained per second"
     skipped = [f"{task!r} {times} times" for task, times in list(snapshot.skipped_tasks.items())[-_MOST:]]
     of_tasks = f"; tasks skipped, as they failed again and again: {', '.join(skipped)}" if skipped else ""

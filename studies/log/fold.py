@@ -95,6 +95,8 @@ def _apply(study: StudyState, event: Event) -> None:
         study.report = report
     if event.type not in (EventType.STUDY_RESUMED, EventType.STUDY_WORKED):
         study.fruitless = 0
+    if event.type not in (EventType.DESIGN_AMENDED, EventType.HYPOTHESIS_VETOED, EventType.REPORT_BUILT):
+        study.active_ts = event.ts
     study.last_ts, study.event_count, study.head_hash = event.ts, event.seq, event.hash
 
 

@@ -138,6 +138,7 @@ class StudyState(RoundState):
     measured: bool = False
     """Whether events hold the seconds worked; before the first that does, timestamps are counted."""
     last_ts: str = ""
+    active_ts: str = ""  # of the last event that is no report, amendment, veto or note
     event_count: int = 0
     head_hash: str = ""
     round: int = 1
@@ -162,7 +163,7 @@ class StudyState(RoundState):
 
     @property
     def elapsed_s(self) -> float:
-        span = datetime.fromisoformat(self.last_ts) - datetime.fromisoformat(self.created)
+        span = datetime.fromisoformat(self.active_ts) - datetime.fromisoformat(self.created)
         return max(0.0, span.total_seconds())
 
     @property

@@ -200,10 +200,13 @@ def format_spread(metric: Metric, values: Sequence[float]) -> str:
 
 
 def arm_interval(metric: Metric, values: Sequence[float]) -> Interval | None:
-    """Return the mean with its 95 % interval: Student's, or of a rate its exact limits."""
+    """Return the mean with its 95 % interval: Student's, of a share within its range, or of a rate its exact limits."""
     if not values or is_mostly_cut(metric, values):
         return None
-    return exact_limits(*count_of(values)) if is_rate(metric) else mean_interval(values)
+    found, ends = mean_interval(values), (metric.worst, metric.best, *values)
+    if found is None or metric.unit or is_rate(metric):
+        return exact_limits(*count_of(values)) if is_rate(metric) else found
+    return Interval(found.mean, max(found.low, min(ends)), min(found.high, max(ends)))
 
 
 def count_of(values: Sequence[float]) -> tuple[int, int]:

@@ -280,7 +280,7 @@ def notebook_table(state: StudyState) -> Table | None:
 def cost_facts(state: StudyState) -> Iterator[Fact]:
     locked = next((each.design.budget for each in state.rounds if each.design is not None), None)
     most = f", {plural(locked.max_runs, 'run')}" if locked is not None and locked.max_runs else ""
-    yield "Wall clock, first to last event", duration(state.elapsed_s)
+    yield "Wall clock, to its last run, verdict or decision", duration(state.elapsed_s)
     yield "Time worked, pauses left out", duration(state.worked_s)
     yield "Budget", duration(state.budget_s) + most
     if locked is not None and locked.wall_clock_s != state.budget_s:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from research.errors import BadInput
 from research.main import main
-from research.text import MOST_SECONDS, format_flag, format_seconds, parse_budget
+from research.text import MOST_SECONDS, did_you_mean, format_flag, format_seconds, parse_budget
 
 
 @pytest.mark.parametrize("version", [(3, 9, 2), (3, 10, 0), (3, 13, 1)])
@@ -111,3 +111,10 @@ def test_durations_are_said_in_two_units(seconds: float, text: str) -> None:
 @given(st.floats(min_value=0, max_value=MOST_SECONDS))
 def test_a_flag_is_read_back_as_at_least_what_it_stands_for(seconds: float) -> None:
     assert seconds <= max(60.0, parse_budget(format_flag(min(seconds, MOST_SECONDS)))) < seconds + 61
+
+
+def test_no_name_is_suggested_for_itself() -> None:
+    known = ("temperature", "group_size")
+    assert [did_you_mean(name, known) for name in ("temperature", "temprature", "Temperature")] == [
+        "", *["; did you mean temperature?"] * 2
+    ]  # fmt: skip

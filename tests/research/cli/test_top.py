@@ -85,6 +85,13 @@ def test_a_frame_says_state_wait_streams_clients_curves_and_drops() -> None:
     assert not re.search("^KL", said, re.MULTILINE)  # which is 0 throughout
 
 
+def test_there_is_no_pace_while_nobody_plays() -> None:
+    idle = frame().snapshot.status.model_copy(update={"open_episodes": 0})
+    said = "\n".join(lines_of(frame(status=idle, line=0)))
+    assert re.search(r"40 of 100 *\n", said)
+    assert re.search(r"- sampled, - trained per second", said)
+
+
 @given(st.integers(20, 200), st.text(max_size=200), st.text(max_size=200))
 def test_no_line_is_wider_than_a_terminal_or_steers_it(width: int, owner: str, text: str) -> None:
     owners = (OwnerSnapshot(owner=owner, open=1, heard_s=0.0, oldest_s=0.0),)

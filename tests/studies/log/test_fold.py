@@ -205,6 +205,7 @@ def test_a_veto_and_an_amendment_after_the_end_stand_and_change_nothing_and_the_
     amend(study, kind="accept", target="co_tenancy")
     after = study.state()
     assert after.verdicts == before.verdicts
+    assert after.elapsed_s == before.elapsed_s
     assert after.vetoed["h1"].reason == "late"
     assert len(after.amendments) == 1
 

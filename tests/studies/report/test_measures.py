@@ -15,6 +15,7 @@ from studies.records.design import BUILT_IN, REWARD, Arm, Design, RunSpec
 from studies.records.procedure import CollapseRule, StartRule
 from studies.report.build import render_report
 from studies.report.claims import code_section, collapse_table, find_escapes
+from studies.report.elements import arm_interval
 from studies.report.evidence import REWARDS, SUCCESS, Evidence, gather
 from studies.report.figure_data import curves, shifts
 from studies.report.summary import headline
@@ -28,6 +29,14 @@ from tests.studies.synthetic import SOURCE, Synthetic, coded_design, design, hyp
 pytestmark = pytest.mark.usefixtures("undrawn")
 KINDS = ("episodes", "seconds", "area", "reward", "collapse", "success", "gain")
 SLOW, QUICK = "group_size=4", "group_size=16"
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), [("success", 0.0, 1.0), ("gain", -1.0, 1.0)])
+def test_the_interval_of_a_mean_share_ends_where_shares_do(kind: str, low: float, high: float) -> None:
+    for values in ([0.9, 1.0, 1.0], [low, low, 0.7]):
+        interval = arm_interval(metric(kind), values)
+        assert interval is not None
+        assert low <= interval.low < interval.mean < interval.high <= high
 
 
 def measured_study(folder: Path, kind: str, *, threshold: float | None = None, **how: Any) -> MeasuredStudy:
