@@ -1,7 +1,7 @@
 """Environments of OpenEnv, which are servers: `openenv:http://127.0.0.1:8000`, or `openenv:8000` on this machine.
 
 Its wire is spoken here (`/schema`, `/reset`, a session on `/ws` for each play), nothing of it is installed. A task is
-what `reset` shows for its seed, with `chance=true` and the seed; rewards of steps (`steps=100` at most) are added up and
+what `reset` shows for its seed, with `chance=true` and the seed; rewards of steps (`steps=100` at most) are summed and
 lie between `reward.low` and `reward.high` (0, 1). Other options are of `reset`. An action of one text is what is said.
 """
 
