@@ -224,10 +224,6 @@ class ClaimEvidence:
     """Its verdict, or why that does not follow; None before it is settled."""
 
     @property
-    def name(self) -> str:
-        return f"{self.study.id}/{self.round.round}/{self.claim.id}"
-
-    @property
     def about(self) -> str:
         return f"r{self.round.round}/{self.claim.id}"
 
