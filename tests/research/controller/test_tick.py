@@ -79,9 +79,9 @@ def test_stopping_ends_the_attempts_and_resuming_begins_them_again(bench: Bench)
     loop = bench.loop()
     loop.tick()
     stopped = loop.stop("enough")
-    assert stopped.done
-    assert stopped.state.status == "stopped"
-    assert {attempt.status for run in stopped.state.runs.values() for attempt in run.attempts} == {"stopped"}
+    assert is_done(stopped)
+    assert stopped.status == "stopped"
+    assert {attempt.status for run in stopped.runs.values() for attempt in run.attempts} == {"stopped"}
     assert all(handle.ended is not None for handle in bench.sandbox.handles.values())
     before = len(bench.events())
     assert is_done(loop.tick())
