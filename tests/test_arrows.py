@@ -113,6 +113,7 @@ def test_the_client_and_the_environments_need_aiohttp_and_pydantic_only() -> Non
         path for path in modules(ROOT, "swarm") if within(dotted(ROOT, path), LIGHT) or dotted(ROOT, path) == "swarm"
     ]
     adapted = {f"swarm.environments.{own.module}": {own.package} for own in ADAPTERS.values()}
+    adapted |= {"swarm.environments.datasets": {"datasets"}, "swarm.environments.judges": {"math_verify"}}
     adapted["swarm.environments.tau2_tasks"].add("inspect_ai")  # of which inspect_evals is made
     found = {
         f"{dotted(ROOT, path)} -> {name}"

@@ -48,6 +48,7 @@ from studies.log.locks import ControllerLease, ControllerLeases, Holder, renew_i
 from studies.log.study import EXPLORE, PAPERS
 from studies.records.design import MODEL
 from studies.records.verdict import REPRODUCES, Reproduction
+from swarm.environments.judges import NO_CONTAINER
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel
 
@@ -235,6 +236,9 @@ def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) ->
     with home.creation_lock():
         for brought in find_custom_environments(request.requested.custom_environments):
             brought.require_unchanged()
+            source = brought.manifest.source
+            if (source.kind, source.place) == ("judge", "tests") and request.sandbox.kind != "docker":
+                raise BadEnvironment(f"expected containers for a judge by tests; {NO_CONTAINER}")
         folder = home.study(study)
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@
     shop                                     of an installed package, by the entry point group `ajet.environments`
     shops.market:Market                      an object of a module
     my_shop  or  my_shop/shop.py:Market      a folder with environment.py, or a file
-    tasks.jsonl (with --reward judge.py)     tasks, and a function that judges answers
+    tasks.jsonl (with --reward judge.py)     tasks, or a data set, and a function or a judge's name
 
 Measured alone or with a model, for prices, headroom and planners:
 
@@ -36,6 +36,7 @@ from research.files import write_bytes, write_json
 from research.installation.home import Home, cause_of
 from research.text import did_you_mean, suggest_path
 from studies.records.procedure import EnvironmentRecord
+from swarm.environments import datasets, judges
 from swarm.environments.adapters import ADAPTERS, scheme_of, slug
 from swarm.environments.building import SPLITS
 from swarm.environments.custom import CODE, MANIFEST, MARK, REQUIREMENTS, CodeSource, CustomEnvironment, is_custom
@@ -98,13 +99,13 @@ class Reference:
     source: CodeSource
     folder: Path | None = None
     """Where its code is copied from, for a file; None for a module or an adapter."""
-    lines: Path | None = None
-    """The file of tasks that a reward function judges."""
+    lines: str | None = None
+    """The file of tasks, or address of a data set, that a reward function judges."""
 
     @property
     def name(self) -> str:
         """A name for what names itself by nothing: of a file of tasks or an address."""
-        return slug(self.lines.stem if self.lines else self.text)
+        return slug(Path(self.lines.partition("?")[0]).stem if self.lines else self.text)
 
 
 def find_entry_points() -> Mapping[str, EntryPoint]:
@@ -125,8 +126,9 @@ def read_reference(text: str, reward: str | None = None) -> Reference:
     """Return what a text refers to; raise BadEnvironment in one line for what it cannot be."""
     place, _, item = text.partition(":")
     path = Path(os.path.expanduser(place))  # which leaves a ~SOMEBODY who is not known here as it is
-    if reward is not None or path.suffix == ".jsonl":
-        return _parse_tasks_file(text, path, reward)
+    data = Path(os.path.expanduser(text.partition("?")[0]))
+    if reward is not None or data.suffix in datasets.SUFFIXES or text.startswith(datasets.HUB):
+        return _parse_tasks_file(text, data, reward)
     if scheme_of(text) is not None:
         return Reference(text, CodeSource(kind="adapter", place=text))
     if (entry := find_entry_points().get(text)) is not None:
@@ -157,21 +159,27 @@ def _parse_tasks_file(text: str, path: Path, reward: str | None) -> Reference:
         there = "a folder" if os.path.isdir(path) else "another file"
         return there if os.path.exists(path) else f"no such file{suggest_path(path)}"
 
-    if path.suffix != ".jsonl" or not os.path.isfile(path):
+    apart = text.startswith(datasets.HUB) or (os.path.isdir(path) and not os.path.isfile(path / FILE))
+    if not apart and (path.suffix not in datasets.SUFFIXES or not os.path.isfile(path)):
         raise BadEnvironment(
             f"expected a file TASKS.jsonl for --reward to judge; found {text!r:.120}: {describe(path)}"
         )
     if reward is None:
         raise BadEnvironment(
             f"expected --reward FILE.py[:NAME] beside {text}, the function that judges an answer to its tasks; found "
-            f"none; write one ({DOCS})"
+            f"none; write one ({DOCS}), or say one of {', '.join(judges.NEEDS)}"
         )
+    lines = text if text.startswith(datasets.HUB) else f"{path.absolute()}{''.join(text.partition('?')[1:])}"
+    own, _, options = reward.partition("?")
+    if own in judges.NEEDS:
+        known = CodeSource(kind="judge", place=own, item=judges.complete(own, options))
+        return Reference(text, known, None, lines)
     place, _, function = reward.partition(":")
     judge = Path(os.path.expanduser(place))
     if judge.suffix != ".py" or not os.path.isfile(judge):
         raise BadEnvironment(f"expected --reward as FILE.py or FILE.py:NAME; found {reward!r:.120}: {describe(judge)}")
     source = CodeSource(kind="reward", place=judge.name, item=function)
-    return Reference(text, source, judge.absolute().parent, path.absolute())
+    return Reference(text, source, judge.absolute().parent, lines)
 
 
 def _file(text: str, path: Path, item: str) -> Reference:

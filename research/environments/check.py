@@ -261,6 +261,8 @@ def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: N
 
 def _remarks(environment: Environment, plays: Plays) -> Iterator[str]:
     manifest = environment.manifest if isinstance(environment, CustomEnvironment) else None
+    if manifest is not None and manifest.left:
+        yield manifest.left
     if manifest is not None and not manifest.hidden_apart:
         yield (
             "its code can make its hidden tasks, or holds them, and clients hold it: move records to tasks*.json or "

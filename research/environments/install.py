@@ -49,6 +49,7 @@ from swarm.environments.adapters import ADAPTERS, scheme_of
 from swarm.environments.base import Environment, Split, Task
 from swarm.environments.building import SPLITS, describe_too_large
 from swarm.environments.custom import CODE, MANIFEST, MARK, REQUIREMENTS, CodeSource, CustomEnvironment
+from swarm.environments.judges import MATH_REQUIREMENT
 from swarm.environments.processes import VARIABLE, watchdog_pipe
 from swarm.environments.registry import BUILT_IN, admit, get_environment
 
@@ -93,11 +94,14 @@ def read_code(reference: Reference) -> CodeFiles:
     source = reference.source
     if source.kind == "adapter":
         return CodeFiles({}, ADAPTERS[str(scheme_of(source.place))].requirement + "\n")
+    if source.kind == "judge":
+        return CodeFiles({}, f"{MATH_REQUIREMENT}\n" if source.place == "math" else "")
     if reference.folder is not None:
         files = _folder(reference.folder, reference.text)
         if reference.lines is not None:
-            lines = _read(reference.lines, reference.text)
-            files = {path: content for path, content in files.items() if content != lines}
+            data = Path(reference.lines.partition("?")[0])
+            lines = [_read(file, reference.text) for file in (data, *data.rglob("*")) if file.is_file()]
+            files = {path: content for path, content in files.items() if content not in lines}
         return CodeFiles(files, files.get(REQUIREMENTS, b"").decode(errors="replace"))
     # Of a module: the files of its top package, or the one file; it is not imported.
     top = source.place.partition(".")[0]
@@ -245,7 +249,8 @@ def python_path(home: Home, source: CodeSource, requirements: str, note: Note) -
     if source.kind == "adapter":
         own = home.packages / str(scheme_of(source.place))
         return (own,) if own.is_dir() else ()
-    if source.kind == "module" or not requirements.strip():
+    here = source.kind == "judge" and importlib.util.find_spec("math_verify") is not None
+    if source.kind == "module" or not requirements.strip() or here:
         return ()  # an installed module's packages are installed beside it
     wanted = f"{sys.version_info[:2]}\n{requirements}"
     folder = home.packages / hashlib.sha256(wanted.encode()).hexdigest()[:16]
@@ -318,7 +323,7 @@ def _fill_draft(
         place.mkdir(parents=True)
         for path, content in files.items():
             write_bytes(place / path, content, durable=False)
-    lines = ["--lines", str(reference.lines), "--name", reference.name] if reference.lines else []
+    lines = ["--lines", reference.lines, "--name", reference.name] if reference.lines else []
     source = ["--source", reference.source.model_dump_json()]
     source += [] if play_s is None else ["--play-seconds", str(play_s)]
     with _rewrite_paths(reference, draft):
@@ -331,6 +336,8 @@ def _fill_draft(
         size_of_tasks = (draft / "tasks" / f"{split}.json").stat().st_size
         if size + size_of_tasks > custom.MOST_GIVEN_BYTES:
             raise BadEnvironment(describe_too_large(reference.text, split, size_of_tasks, size))
+    if said.get("left"):
+        note(said["left"])
     if (given := sum(said["splits"].values())) < (asked := said.pop("asked", 0)):
         note(
             f"{asked:,} tasks were asked for, {given:,} different ones came: what seeds gave again is left out, so "

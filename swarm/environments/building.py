@@ -28,7 +28,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from swarm.environments import custom, loading
+from swarm.environments import custom, datasets, judges, loading
 from swarm.environments.base import Demonstration, Environment, Game, Knob, Split, Task, split_of
 from swarm.environments.custom import LONGEST_ID, MOST_GIVEN_BYTES, CodeSource, from_json, problem, words
 from swarm.environments.measuring import MOST_BYTES, MOST_FILE_BYTES, Bounds, Tell, UntrainedPlays, bound_resource
@@ -209,18 +209,24 @@ def write_tasks(
     }  # fmt: skip
 
 
-def write_lines(environment: Environment, name: str, lines: Path, out: Path) -> dict[str, Any]:
-    """Write the tasks of a file of lines, which a reward function judges; return what a manifest says."""
-    found = loading.read_lines(lines)
+def write_lines(environment: Environment, name: str, lines: str, out: Path, needs: str = "") -> dict[str, Any]:
+    """Write the tasks of a file or data set; return what a manifest says, and as `left` what was left out."""
+    found, answers, left = datasets.read(lines)
+    if needs and (lacking := [task.id for task, _ in found if needs not in task.data]):
+        raise InvalidRequest(f"expected `{needs}` to judge by in each task; {lacking[0]} has none; say ?{needs}=COLUMN")
     environment.name = name  # type: ignore[misc]  # of each one its own
-    environment.title = f"the tasks of {lines.name}"  # type: ignore[misc]
+    environment.title = f"the tasks of {Path(lines.partition('?')[0]).name}"  # type: ignore[misc]
     parts: dict[str, Any] = {"records": lambda _: [task for task, _ in found]}
     if loading.names_splits(found):
         parts = {"tasks": lambda _, split: [task for task, own in found if own == split]}
     way, drawn = draw(type("Given", (Environment,), {"name": name, **parts})(), b"", _SPLIT_LINES)
     _write(drawn, out)
+    recorded = [task for task in drawn["train"] if task.id in answers][:PLAYS]
+    if plays := [Demonstration([*task.data[loading.PROMPT], answers[task.id]]) for task in recorded]:
+        (out / custom.DEMONSTRATIONS).write_text(custom.demonstrations_to_json(plays), encoding="utf-8")
     return {
         **_describe(environment), "drawn_by": way, "splits": {split: len(own) for split, own in drawn.items()},
+        "demonstrations": len(plays), "left": left,
     }  # fmt: skip
 
 
@@ -364,7 +370,8 @@ def main() -> int:
                     source = CodeSource.model_validate_json(arguments.source)
                     environment = loading.load_source(source, arguments.code)
                     if arguments.lines:
-                        tell(write_lines(environment, arguments.name, arguments.lines, arguments.out))
+                        needs = judges.NEEDS[source.place] if source.kind == "judge" else ""
+                        tell(write_lines(environment, arguments.name, arguments.lines, arguments.out, needs))
                     else:
                         remedy = "choose options that give more" if source.kind == "adapter" else OWN_SPLITS
                         tell(write_tasks(environment, secret, arguments.out, remedy, arguments.play_seconds))
@@ -406,7 +413,7 @@ def _parse_arguments() -> argparse.Namespace:
         action.add_argument("--code", required=True, type=Path, help="folder of the code")
         action.add_argument("--play-seconds", type=float, default=PLAY_S, help="what one demonstration may take")
     actions.choices["draw"].add_argument("--out", required=True, type=Path, help="folder for what is drawn")
-    actions.choices["draw"].add_argument("--lines", type=Path, help="file of tasks, for a reward function")
+    actions.choices["draw"].add_argument("--lines", help="file of tasks, or data set, for a reward function")
     actions.choices["draw"].add_argument("--name", help="name of an environment made of such a file")
     actions.choices["probe"].add_argument("--tasks", required=True, type=Path, help="folder of the drawn tasks")
     measure = actions.add_parser("measure")

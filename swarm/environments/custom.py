@@ -168,19 +168,19 @@ DIGITS = 12
 _FULL_NAME = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,63}}{MARK}[0-9a-f]{{{DIGITS}}}")
 MOST_GIVEN_BYTES: Final = 60 << 20
 """Of code and tasks of one split together, which is what one that plays is given: a container's input holds as much."""
-Kind = Literal["folder", "module", "reward", "adapter"]
+Kind = Literal["folder", "module", "reward", "judge", "adapter"]
 
 
 class CodeSource(BaseModel):
-    """Where its code is, within `code/`: an object of a file or module, a reward function, or one of our adapters."""
+    """Where its code is, within `code/`: an object of a file or module, a reward function, or one of our own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: Kind
     place: str
-    """`environment.py`, `package.module`, or an adapter's address."""
+    """`environment.py`, `package.module`, a judge's name, or an adapter's address."""
     item: str = ""
-    """The name of the class, instance or function in it; empty where the file says it by itself."""
+    """The name of the class, instance or function in it, or a judge's options; empty where there is none to say."""
 
 
 class Manifest(BaseModel):
@@ -209,6 +209,8 @@ class Manifest(BaseModel):
     """How its tasks were given."""
     hidden_apart: bool
     """Whether the code neither makes the hidden tasks by itself nor holds them: a client that has the code has none."""
+    left: str = ""
+    """What of a data set was left out, in words."""
     demonstrations: int = 0
     own_agent: bool = False
     oracle: bool = False
@@ -217,7 +219,7 @@ class Manifest(BaseModel):
 
     def digest(self) -> str:
         unsaid = [name for name in ("facts", "knobs") if not getattr(self, name)]  # of which older ones have no word
-        known = self.model_dump(mode="json", exclude={"reference", *unsaid})
+        known = self.model_dump(mode="json", exclude={"reference", "left", *unsaid})
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
     @property

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Final, Self
 from swarm.environments.adapters import adapt
 from swarm.environments.base import Environment, Game, Message, Outcome, Split, Task
 from swarm.environments.custom import CODE, CodeSource, CustomEnvironment, Manifest
+from swarm.environments.judges import Judge
 from swarm.environments.registry import get_environment
 from swarm.environments.user_code import call, explain_import_error, import_file, load
 from swarm.errors import InvalidRequest
@@ -51,6 +52,8 @@ class RewardGame(Game):
     async def outcome(self) -> Outcome:
         data = {name: value for name, value in self._task.data.items() if name != PROMPT}
         found = await call(self._reward, {"id": self._task.id, "data": copy.deepcopy(data)}, list(self._messages))
+        if isinstance(found, Outcome):
+            return found
         if isinstance(found, tuple) and len(found) == 2:
             solved: Any = found[1] if isinstance(found[1], str) else bool(found[1])  # a text is refused with the rest
             return Outcome(found[0], solved)
@@ -58,14 +61,15 @@ class RewardGame(Game):
 
 
 class RewardTasks(Environment):
-    """Tasks of a file, judged by a function."""
+    """Tasks of a file, judged by a function, or by one of `swarm.environments.judges`."""
 
     solved_at: ClassVar[float] = 1.0
     measures: ClassVar[str] = "its reward function gives 1"
 
     def __init__(self, reward: Path, function: str = "") -> None:
         place = f"{reward}:{function}" if function else str(reward)
-        self._reward = load(place, "reward", takes="task, messages", add_package=ADD_PACKAGE)
+        own, takes = reward.suffix != ".py", {"takes": "task, messages", "add_package": ADD_PACKAGE}
+        self._reward: Callable[..., Any] = Judge(reward.name, function) if own else load(place, "reward", **takes)
 
     def game(self, task: Task) -> Game:
         return RewardGame(task, self._reward)
@@ -101,6 +105,11 @@ def _read_line(line: bytes, where: str) -> tuple[Task, Split | None]:
         raise InvalidRequest(f"expected {_EXPECTED} in {where}; found no JSON: {error}") from error
     if not isinstance(value, dict):
         raise InvalidRequest(f"expected {_EXPECTED} in {where}; found {type(value).__name__}")
+    return to_task(value, line, where)
+
+
+def to_task(value: Mapping[str, Any], line: bytes, where: str) -> tuple[Task, Split | None]:
+    """Return the task that a line or a row says, with its split; raise InvalidRequest where it says none."""
     split = value.get("split")
     if split not in (None, "train", "search", "hidden"):
         raise InvalidRequest(f"expected the split train, search or hidden in {where}; found {split!r}")
@@ -114,6 +123,12 @@ def _read_line(line: bytes, where: str) -> tuple[Task, Split | None]:
         or not all(isinstance(one, dict) and isinstance(one.get("role"), str) and "content" in one for one in messages)
     ):
         raise InvalidRequest(f"expected a text as `prompt`, or a list of chat messages as `messages`, in {where}")
+    if messages[-1]["role"] == "assistant":
+        raise InvalidRequest(
+            f"expected consent to read what was recorded in {where}; found none; say ?consent=FIELD, which is true in "
+            "the rows that may be read, or consent=all",
+            param="consent",
+        )
     data = {name: item for name, item in value.items() if name not in (*_OWN, "prompt")} | {PROMPT: messages}
     key = value.get("id", "task-" + hashlib.sha256(line).hexdigest()[:12])
     return Task(str(key), data, str(value.get("kind") or "")), split
@@ -165,7 +180,7 @@ def load_source(source: CodeSource, code: Path) -> Environment:
     """Return the environment that a source names within the folder of its code; raises InvalidRequest."""
     if source.kind == "adapter":
         return adapt(source.place)
-    if source.kind == "reward":
+    if source.kind in ("reward", "judge"):
         return RewardTasks(code / source.place, source.item)
     where = source.place
     module = import_file(code / where, ADD_PACKAGE) if source.kind == "folder" else _import_module(where, code)

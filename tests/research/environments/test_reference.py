@@ -16,6 +16,7 @@ from research.environments.catalog import (
     read_reference,
     save_measurement,
 )
+from research.environments.install import CodeFiles, read_code
 from research.errors import BadEnvironment
 from research.installation.home import Home
 from swarm.job import Job
@@ -60,10 +61,27 @@ def test_a_module_tasks_with_a_function_and_an_address_are_references(folder: Pa
     assert source(read_reference("shops.market:Market")) == ("module", "shops.market", "Market")
     tasks = read_reference("tasks.jsonl", "judge.py:mine")
     assert source(tasks) == ("reward", "judge.py", "mine")
-    assert (tasks.folder, tasks.lines, tasks.name) == (folder, folder / "tasks.jsonl", "tasks")
+    assert (tasks.folder, tasks.lines, tasks.name) == (folder, str(folder / "tasks.jsonl"), "tasks")
     adapter = read_reference("reasoning-gym:chain_sum?max_terms=3")
     assert source(adapter)[:2] == ("adapter", "reasoning-gym:chain_sum?max_terms=3")
     assert adapter.name == "reasoning-gym-chain_sum-max_terms-3"
+
+
+def test_data_sets_and_judges_by_name_are_references(folder: Path) -> None:
+    for name in ("sums.parquet", "saved/state.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    for text, lines, name in (
+        ("sums.parquet?prompt=q&where=a:b", f"{folder}/sums.parquet?prompt=q&where=a:b", "sums"),
+        ("hf:openai/gsm8k?name=main", "hf:openai/gsm8k?name=main", "gsm8k"), ("saved", f"{folder}/saved", "saved"),
+    ):  # fmt: skip
+        known = read_reference(text, "math")
+        assert (source(known), known.folder, known.lines, known.name) == (("judge", "math", ""), None, lines, name)
+        assert read_code(known) == CodeFiles({}, "math-verify[antlr4_13_2]==0.9.0\n")
+    judged = read_reference("hf:a/b", "model?base_url=http://there/v1&model=m&rubric=Be kind.")
+    assert source(judged)[2] == "base_url=http%3A%2F%2Fthere%2Fv1&model=m&rubric=Be+kind."
+    assert source(read_reference("sums.parquet", "judge.py:mine")) == ("reward", "judge.py", "mine")
+    assert read_code(read_reference("sums.parquet", "judge.py")).files.keys().isdisjoint({"sums.parquet"})
 
 
 def test_installed_packages_offer_environments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,12 +64,12 @@ def test_the_same_lines_are_split_the_same_whatever_their_file_is_called_and_too
         lines = "".join(json.dumps({"prompt": f"say word{n}"}) + "\n" for n in range(count))
         (tmp_path / f"{name}.jsonl").write_text(lines)
     for name in ("one", "other"):
-        write_lines(judged, name, tmp_path / f"{name}.jsonl", tmp_path / name)
+        write_lines(judged, name, str(tmp_path / f"{name}.jsonl"), tmp_path / name)
     for split in SPLITS:
         one, other = ((tmp_path / name / "tasks" / f"{split}.json").read_text() for name in ("one", "other"))
         assert one == other
     with refused(InvalidRequest, "12 records", "in each line"):
-        write_lines(judged, "few", tmp_path / "few.jsonl", tmp_path / "out")
+        write_lines(judged, "few", str(tmp_path / "few.jsonl"), tmp_path / "out")
 
 
 @pytest.mark.parametrize(("own", "expected"), [
