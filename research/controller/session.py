@@ -33,7 +33,7 @@ from research.installation.machine import Capacity, describe, read_budget
 from research.installation.servers import require_servers
 from research.installation.studies import RESULTS_VERSION, VERSION_KEY
 from research.installation.tiny_model import Note
-from research.isolation.mode import PROCESS, UNISOLATED, Isolation, Sandboxing
+from research.isolation.mode import PROCESS, UNISOLATED, Isolation, Sandboxing, require_isolation
 from research.models.fetch import check_loader
 from research.planners.context import Planner
 from research.planners.rules import RulesPlanner
@@ -237,8 +237,8 @@ def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) ->
         for brought in find_custom_environments(request.requested.custom_environments):
             brought.require_unchanged()
             source = brought.manifest.source
-            if (source.kind, source.place) == ("judge", "tests") and request.sandbox.kind != "docker":
-                raise BadEnvironment(f"expected containers for a judge by tests; {NO_CONTAINER}")
+            if (source.kind, source.place) == ("judge", "tests"):
+                require_isolation(request.sandbox, f"answers that --reward tests judges ({NO_CONTAINER})")
         folder = home.study(study)
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -56,7 +56,7 @@ def read(address: str) -> tuple[Sequence[tuple[Task, Split | None]], Mapping[str
     return [*tasks.values()], answers, why if left else ""
 
 
-def _open(place: str, fields: dict[str, str]) -> Iterable[_Row]:
+def _open(place: str, fields: dict[str, str]) -> Any:
     if place.endswith((".jsonl", ".json")):
         text = Path(place).read_text(encoding="utf-8").strip()
         return list(json.loads(text if text[:1] == "[" else f"[{','.join(filter(str.strip, text.split(chr(10))))}]"))

@@ -31,7 +31,7 @@ from swarm.errors import InvalidRequest
 
 NEEDS: Final = {"exact": "answer", "fuzzy": "answer", "math": "answer", "tests": "tests", "model": ""}
 """The field of a task that a judge needs, by its name."""
-NO_CONTAINER: Final = "no code of a model outside a container: say --sandbox docker"
+NO_CONTAINER: Final = "no code of a model outside a container"
 MATH_REQUIREMENT: Final = "math-verify[antlr4_13_2]==0.9.0"
 _FIRST, _INIT = Path("/proc/1/cmdline"), b"/opt/ajet/init.py"
 """What began this system, and what that is in a container of ours."""
@@ -68,8 +68,8 @@ class Judge:
     """A judge by its name and options, called with a task and its conversation as a user's function is."""
 
     def __init__(self, name: str, options: str) -> None:
-        self._name, self._options = name, dict(parse_qsl(options))
-        self._lock, self._process = threading.Lock(), None
+        self._name, self._options, self._lock = name, dict(parse_qsl(options)), threading.Lock()
+        self._process: Any = None
 
     def __call__(self, task: Mapping[str, Any], messages: Sequence[Message]) -> bool | float | Outcome:
         data, text = task["data"], text_of(messages[-1])
@@ -89,7 +89,7 @@ class Judge:
             if self._process is None:
                 spawn = multiprocessing.get_context("spawn")
                 self._pipe, theirs = spawn.Pipe()
-                self._process: Any = spawn.Process(target=_serve_math, args=(theirs,), daemon=True)
+                self._process = spawn.Process(target=_serve_math, args=(theirs,), daemon=True)
                 self._process.start()
                 theirs.close()
             same: bool | None = None
@@ -116,7 +116,7 @@ class Judge:
         if ask := not said.endswith("\n"):  # it was not written whole, or not at all
             from openai import OpenAI
 
-            place = {"base_url": self._options["base_url"], "api_key": os.environ.get("AJET_JUDGE_KEY", "none")}
+            place: Any = {"base_url": self._options["base_url"], "api_key": os.environ.get("AJET_JUDGE_KEY", "none")}
             with OpenAI(**place, timeout=_MODEL_S) as client:
                 reply = client.chat.completions.create(model=model, messages=asked, temperature=0.0)
             said = reply.choices[0].message.content or ""
@@ -158,7 +158,7 @@ def _pass_tests(data: Mapping[str, Any], text: str) -> bool:
     if not (blocks := re.findall(r"```[^\n`]*\n(.*?)```", text, re.DOTALL)):
         return False
     if not (_FIRST.exists() and _INIT in _FIRST.read_bytes()):
-        raise RewardFailed(NO_CONTAINER)
+        raise RewardFailed(f"{NO_CONTAINER}: say --sandbox docker")
     word, tests = os.urandom(16).hex(), data["tests"] if isinstance(data["tests"], str) else "\n".join(data["tests"])
     tests += f"\ncheck({data['entry_point']})" if "entry_point" in data else ""  # as HumanEval has them
     with tempfile.TemporaryDirectory() as folder, open(f"{folder}/.verdict", "w+b") as verdict, subprocess.Popen(
