@@ -19,10 +19,11 @@ from studies.log.fold import fold
 from studies.log.study import StudyState
 from studies.proof import verify
 from studies.proof.export import read_export
-from studies.records.statements import metric_name
+from studies.records.statements import metric_name, model_name
 from studies.report.wording import describe_comparison, duration, format_signed, label, span
 from studies.verdicts.wording import deciding_interval
 
+REAL = "smollm2-135m"
 BAR = "\\|"
 GALLERY = Path(__file__).parents[1] / "studies" / "gallery"
 BEGIN, END = "<!-- made by benchmarks/gallery.py -->\n", "<!-- end -->\n"
@@ -51,8 +52,8 @@ def folders(gallery: Path = GALLERY) -> list[Path]:
 
 
 def make_index(studies: list[Kept]) -> str:
-    """Return the index: a line for each study, those on a pretrained model first, and how to check them."""
-    ranked = sorted(studies, key=lambda kept: (is_tiny(kept.state), kept.name))
+    """Return the index: a line for each study, those on the real model first, and how to check them."""
+    ranked = sorted(studies, key=lambda kept: (model_of(kept.state) != REAL, kept.name))
     lines = ["| study | what is known | model | runs, time |", "|---|---|---|---|", *map(make_line, ranked), ""]
     lines += [make_command(kept) for kept in studies]
     return "\n".join(lines) + "\n"
@@ -62,9 +63,9 @@ def make_command(kept: Kept) -> str:
     return f"    ajet study verify studies/gallery/{kept.name} --head {kept.head}"
 
 
-def is_tiny(state: StudyState) -> bool:
+def model_of(state: StudyState) -> str:
     assert state.design is not None
-    return state.design.base_job.get("model", {}).get("kind", "tiny") == "tiny"
+    return model_name(state.design.base_job.get("model") or {"kind": "tiny"})
 
 
 def make_line(kept: Kept) -> str:
@@ -72,8 +73,12 @@ def make_line(kept: Kept) -> str:
     state = kept.state
     asked = f"`{state.topic}`" if state.topic.startswith("--") else " ".join(state.topic.split())
     known = "; ".join(dict.fromkeys(_claims(state))) or "nothing"
-    model = "tiny" if is_tiny(state) else "pretrained"
-    cells = (f"[{asked}]({kept.name}/report.md)", known, model, f"{len(state.every_run)}, {duration(state.elapsed_s)}")
+    cells = (
+        f"[{asked}]({kept.name}/report.md)",
+        known,
+        model_of(state),
+        f"{len(state.every_run)}, {duration(state.elapsed_s)}",
+    )
     return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
 
 

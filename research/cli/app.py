@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import sys
+import tomllib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -102,24 +103,15 @@ class LazyGroup(TyperGroup):
             command.help = self.lazy[name].describe()
 
 
-def commands(module: str, *names: str) -> dict[str, LazyCommand]:
-    return {name: LazyCommand(module, name) for name in names}
+def commands(group: str) -> dict[str, LazyCommand]:
+    listed = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))[group]
+    return {name: LazyCommand(**{"name": name, **where}) for name, where in listed.items()}
 
 
 class Studies(LazyGroup):
     """What can be done with studies."""
 
-    lazy: ClassVar[Mapping[str, LazyCommand]] = {
-        **commands("research.cli.plan", "plan"),
-        "list": LazyCommand("research.cli.listing", "list_studies"),
-        **commands("research.cli.studies", "show"),
-        **commands("research.cli.steering", "watch", "approve", "deny", "pause", "stop", "resume", "amend", "veto"),
-        **commands("research.cli.reports", "report"),
-        **commands("research.cli.findings", "recipe", "diff"),
-        **commands("research.cli.reports", "verify", "export"),
-        **commands("research.cli.steering", "reproduce", "challenge"),
-        **commands("research.cli.steering", "prune", "remove"),
-    }
+    lazy: ClassVar[Mapping[str, LazyCommand]] = commands("study")
 
 
 study_app = typer.Typer(cls=Studies, no_args_is_help=True)
@@ -128,39 +120,7 @@ study_app = typer.Typer(cls=Studies, no_args_is_help=True)
 class Ajet(LazyGroup):
     """What `ajet` can be asked for."""
 
-    lazy: ClassVar[Mapping[str, LazyCommand]] = {
-        **commands("research.cli.research", "research"),
-        **commands("research.cli.system", "up", "doctor"),
-        "study": LazyCommand(
-            "research.cli.app",
-            "study_app",
-            "Studies: plan, list, show, watch, approve, deny, pause, stop, resume, amend, veto, challenge, "
-            "report, recipe, diff, verify, export, reproduce, prune, remove.",
-        ),
-        **commands("research.cli.findings", "findings"),
-        **commands("research.cli.audit", "audit"),
-        "ui": LazyCommand("research.cli.ui", "app", "Pages: follow, review, sign and steer studies in a browser."),
-        "swarm": LazyCommand("research.cli.swarm", "app", "Swarm servers: host a trainable model for any agent."),
-        "env": LazyCommand(
-            "research.cli.environments",
-            "app",
-            "Environments: what there are, what one is, how to begin one, what it is worth.",
-        ),
-        "client": LazyCommand("research.cli.client", "app", "Clients: agents of your own on a swarm server."),
-        "sandbox": LazyCommand(
-            "research.cli.sandbox",
-            "app",
-            "Sandboxes: where clients and evaluators run. Build the image, list, read logs, prune.",
-        ),
-        "job": LazyCommand("research.cli.catalogs", "job_app", "Jobs: what a swarm server trains."),
-        "model": LazyCommand(
-            "research.cli.catalogs", "model_app", "Models: fetch a real one, list those that are here, check a folder."
-        ),
-        "metric": LazyCommand(
-            "research.cli.catalogs", "metric_app", "Metrics: what a study can be judged by, and what each of it is."
-        ),
-        "planner": LazyCommand("research.cli.findings", "app", "Planners: how well they predict."),
-    }
+    lazy: ClassVar[Mapping[str, LazyCommand]] = commands("ajet")
 
 
 app = typer.Typer(

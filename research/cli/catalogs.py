@@ -153,9 +153,7 @@ def explain_metric(
         by = "" if threshold is None else f" (to {threshold:g}, unless it names another threshold)"
         lines.append(f"topics  that say {', '.join(kind.words)}, or the like{by}")
     lines.append(f"unit    {_unit(kind)}")
-    lines.append(
-        f"effect  {kind.effect:g} of its range is the smallest that matters, unless --effect names another one"
-    )
+    lines.append(f"effect  {kind.effect:g} of its range is the smallest that matters, unless --effect names another")
     package = f"{type(kind).__module__}, an installed package's entry point of {GROUP}"
     lines.append(f"from    {'ajet' if kind.name in BUILT_IN else package}")
     answer(json, _as_json(kind), map(Text, lines))

@@ -112,9 +112,7 @@ def _begin_episode(server: ServerConnection, task: Task) -> Iterator[tuple[Verbo
 
 def debug(
     agent: AgentArgument = None,
-    task: Annotated[
-        str | None, typer.Option(help="Id of the task that is played; the first one when left out.")
-    ] = None,
+    task: Annotated[str | None, typer.Option(help="Id of the task that is played; the first when left out.")] = None,
     tasks: TasksOption = None,
     environment: Annotated[str | None, typer.Option(help="Whose task is played; the job's when left out.")] = None,
     reward: Annotated[str | None, typer.Option(help="FILE.py[:NAME] that judges the environment's own agent.")] = None,

@@ -27,7 +27,7 @@ from research.files import ignore_disk_full
 from research.installation.base_job import describe_unusual_rate, require_job
 from research.installation.home import Home
 from research.installation.tiny_model import Note
-from research.isolation.mode import UNISOLATED, Isolation, choose, require_isolation
+from research.isolation.mode import UNISOLATED, Isolation, choose
 from research.orchestration.handover import PrefectView, find_worker, prepare_prefect
 from research.orchestration.server import PrefectUnavailable
 from research.orchestration.supervision import pages_address, pages_line
@@ -39,7 +39,6 @@ from research.text import format_seconds, strip_control_chars, warn
 from studies import EventLog, RunState, StudyState, fold
 from studies.log.locks import ControllerLease
 from studies.proof import verdict_fault
-from studies.records.design import is_expression
 
 Progress = Mapping[str, Any]
 ReadProgress = Callable[[RunState], Progress]
@@ -245,8 +244,6 @@ def begin(
     log = EventLog(home.database)
     needs = requirements_of(request.requested.custom_environments)
     isolation = choose_isolation(json, lambda note: choose(sandbox, os.environ, home, note, needs))
-    if request.reproduces and not all(map(is_expression, request.reproduces.design.code.values())):
-        require_isolation(isolation.sandboxing, f"the code of study {request.reproduces.study}")
     created = replace(
         request, planner=planner.name, model=planner.model, command=tuple(sys.argv[1:]), sandbox=isolation.sandboxing,
         wandb=wandb_login(os.environ).online,

@@ -38,9 +38,7 @@ Reason = Annotated[str | None, typer.Option("--reason", help="Why, for the repor
 def amend(
     name: Name = None,
     accept: Annotated[str | None, typer.Option(help="Code of a violation, or of a run's end, to let pass.")] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="New budget, such as 2h, 1h30m or 20USD (docs/machines.md).")
-    ] = None,
+    budget: Annotated[str | None, typer.Option(help="New budget: 2h, 1h30m or 20USD (docs/machines.md).")] = None,
     note: Annotated[str | None, typer.Option(help="What a reader, and the planner, should know.")] = None,
     reason: Reason = None,
     json: Json = False,

@@ -63,9 +63,7 @@ def render_ending(state: StudyState, folder: Path, replications: str = "") -> Re
         lines += [Text(f"explored  {study.describe_explored(entry)}") for entry in study.explored_json(state)]
     if state.said is not None:
         lines.append(Text(f"{'declined' if state.declined else 'said'}  {last_words(state)}"))
-    doubted = head.warnings or any(
-        verdict_fault(each, folder, found) for each in state.rounds for found in each.verdicts
-    )
+    doubted = head.warnings or any(verdict_fault(each, folder, one) for each in state.rounds for one in each.verdicts)
     if state.most_rounds > 1:
         asked_on = (decision.reason for decision in state.decisions if decision.rule == ASK_RULE)
         lines += [Text(f"no further question: {reason}") for reason in asked_on]

@@ -157,9 +157,7 @@ def shares(
         })  # fmt: skip
     none = "no stream has played yet, and the job gives no shares"
     forms = {"share": ".1%", "groups_per_batch": ".3g", **dict.fromkeys(_MEASURED, ".3f")}
-    cells = (
-        ["-" if value is None else format(value, forms.get(name, "")) for name, value in row.items()] for row in rows
-    )
+    cells = (["-" if cell is None else format(cell, forms.get(name, "")) for name, cell in row.items()] for row in rows)
     table = make_table(_HEADER, cells, wraps=_HEADER[:1])
     answer(json, {"changed": bool(wanted), "streams": rows}, table if rows else none)
 

@@ -35,9 +35,7 @@ def access(home: Home) -> Access:
 @app.callback()
 def ui(
     context: typer.Context,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port on this machine; the next free one if taken.")
-    ] = 8760,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; the next free if taken.")] = 8760,
     host: Annotated[
         str | None,
         typer.Option(help="The name under which a proxy with TLS in front reaches these pages; they stay on loopback."),

@@ -46,7 +46,7 @@ from studies import ControllerLeaseLost, EventLog, EventType, StoreError, StudyL
 from studies.log.fold import SERVED, WORKED
 from studies.log.locks import ControllerLease, ControllerLeases, Holder, renew_in_background
 from studies.log.study import EXPLORE, PAPERS
-from studies.records.design import MODEL
+from studies.records.design import MODEL, is_expression
 from studies.records.verdict import REPRODUCES, Reproduction
 from swarm.environments.judges import NO_CONTAINER
 from swarm.errors import InvalidRequest
@@ -233,6 +233,8 @@ def create_study(
 def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) -> None:
     """Append `study.created`, after its folder is made, while its environments are there and cannot be removed."""
     require_servers(home, request.servers)
+    if request.reproduces and not all(map(is_expression, request.reproduces.design.code.values())):
+        require_isolation(request.sandbox, f"the code of study {request.reproduces.study}")
     with home.creation_lock():
         for brought in find_custom_environments(request.requested.custom_environments):
             brought.require_unchanged()

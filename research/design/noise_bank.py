@@ -119,9 +119,7 @@ def _evaluation_variance(entries: Iterable[Observation]) -> float | None:
     if df < LEAST_DF:
         return None
     # by chance they spread by more than plays of one rate ever do
-    return min(
-        squares / df, fmean(entry.initial * (1 - entry.initial) for entry in shares if entry.initial is not None)
-    )
+    return min(squares / df, fmean(one.initial * (1 - one.initial) for one in shares if one.initial is not None))
 
 
 def _seed_correlation(groups: Sequence[Sequence[Observation]]) -> tuple[float | None, int]:

@@ -153,9 +153,7 @@ def _compute_power(analysis: PowerAnalysis, seeds: int, effect: float, test: _Of
         if kept < FIRST_ANALYSIS:
             return 0.0
         looks = (InterimAnalysis(seeds=kept, alpha=last.alpha),)
-        shapes = (
-            PowerDesign(test, looks, *counts, analysis.families, known, analysis.weights) for known in correlations
-        )
+        shapes = (PowerDesign(test, looks, *counts, analysis.families, one, analysis.weights) for one in correlations)
         return fmean(assured_power(shape, effect, noise) for shape in shapes)
 
     more, lost = math.modf(seeds * noise.collapse_rate)  # in so many of 1 studies one more is lost

@@ -43,7 +43,7 @@ def import_job(path: Path, model: str | None, rows: int | None) -> tuple[dict[st
         job |= {"model": {"kind": "path", "path": place}, **_reckon(job, own, rows, notes)}
         job = {name: value for name, value in job.items() if name not in own.get("without", ())}
         usual = Job.default_fields(PathModel(path=place), Job.model_validate(job).lora_rank)
-    except (OSError, SyntaxError, ValueError, yaml.YAMLError) as error:
+    except (OSError, SyntaxError, ValueError, TypeError, ArithmeticError, RecursionError, yaml.YAMLError) as error:
         why = to_invalid_request(error) if isinstance(error, ValidationError) else error
         raise BadInput(f"{path} comes to no job: {' '.join(str(why).split())}") from error
     return {name: value for name, value in job.items() if value != usual[name]}, notes
@@ -99,6 +99,11 @@ def _read_trl(text: str, notes: list[Any]) -> dict[str, Any]:
     calls = dict(_read_calls(list(ast.walk(ast.parse(text)))))
     if not calls.keys() & {"GRPOConfig", "GRPOTrainer"}:
         raise ValueError("expected a call of GRPOConfig or GRPOTrainer; found neither")
+    trainer = calls.get("GRPOTrainer", {})
+    for argument, kind in (("args", "GRPOConfig"), ("peft_config", "LoraConfig")) if trainer else ():
+        found, made = trainer.get(argument), rf"(\w+\.)*{kind}\("
+        if kind in calls if found is None else not (isinstance(found, _Expression) and re.match(made, found)):
+            raise ValueError(f"expected {argument}={kind}(...) of GRPOTrainer, called by its name; found {found}")
     tables = ("GRPOConfig", "GRPOTrainer", *calls.keys() & {"LoraConfig"})
     job = {key: value for name in tables for key, value in _translate(name, calls.get(name, {}), notes).items()}
     if job["_adapter"] is not None and "lora_rank" not in job:
@@ -110,22 +115,29 @@ def _read_calls(nodes: list[ast.AST]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield arguments of each call of a table's name; a name stands for the literal that alone is assigned to it."""
     stored = Counter(node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
     stored.update(node.arg for node in nodes if isinstance(node, ast.arg))
+    stored.update(node.asname or node.name for node in nodes if isinstance(node, ast.alias))
+    changed = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    changed |= {ast.unparse(node.args[1])[1:-1] for node in calls if ast.unparse(node.func) == "setattr"}
+    if late := changed & {field for kind in _FIRST for field in TABLES[kind]["fields"]}:
+        raise ValueError(f"expected {min(late)} where the configuration is made; found it changed afterwards")
     assigned = [(node.targets[0], node.value) for node in nodes if isinstance(node, ast.Assign)]
     named = {name.id: value for name, value in assigned if isinstance(name, ast.Name) and stored[name.id] == 1}
+    named = {} if stored["*"] else named
 
     def evaluate(node: ast.expr) -> Any:
+        node = named.get(node.id, node) if isinstance(node, ast.Name) else node
         try:
-            return ast.literal_eval(named.get(node.id, node) if isinstance(node, ast.Name) else node)
+            return ast.literal_eval(node)
         except ValueError:
             return _Expression(ast.unparse(node)[:80])
 
-    for node in nodes:
-        if not isinstance(node, ast.Call) or (name := ast.unparse(node.func).split(".")[-1]) not in _FIRST:
+    for node in calls:
+        if (name := ast.unparse(node.func).split(".")[-1]) not in _FIRST:
             continue
         stored[f"call of {name}"] += 1
-        given = dict(zip(_FIRST[name], node.args, strict=False)) | {
-            word.arg or "**": word.value for word in node.keywords
-        }
+        given = dict(zip(_FIRST[name], node.args, strict=False))
+        given |= {word.arg or "**": word.value for word in node.keywords}
         if stored[f"call of {name}"] > 1 or "**" in given or len(node.args) > len(_FIRST[name]):
             raise ValueError(f"expected one call of {name}, with keywords; found {ast.unparse(node)[:120]}")
         yield name, {key: evaluate(value) for key, value in given.items()}
@@ -137,6 +149,9 @@ def _read_verl(text: str, suffix: str, notes: list[Any]) -> dict[str, Any]:
     else:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
         pairs = [found.groups() for word in words if (found := re.fullmatch(r"(?s)\+{0,2}([\w.]+)=(.*)", word))]
+        last = {pair[0]: pair[1] for pair in pairs}
+        if twice := [name for name, value in pairs if last[name] != value]:
+            raise ValueError(f"expected one {twice[0]}; found it set again, to {last[twice[0]]}: keep one training")
         variables = {name: value for name, value in pairs if "." not in name}
         tree = {name: yaml.safe_load(Template(said).safe_substitute(variables)) for name, said in pairs if "." in name}
     given = dict(_flatten(tree)) if isinstance(tree, dict) else {}

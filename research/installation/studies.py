@@ -49,9 +49,7 @@ def find_study(log: EventLog, name: str | None) -> str:
         raise BadInput('there is no study yet; begin one with: ajet research "..."')
     if name is None:
         return known[0]
-    fitting = [study for study in known if study == name] or [
-        study for study in known if name and study.startswith(name)
-    ]
+    fitting = [one for one in known if one == name] or [one for one in known if name and one.startswith(name)]
     if len(fitting) != 1:
         found = "none" if not fitting else ", ".join(fitting[:5])
         raise BadInput(f"expected one study named {name!r}, found {found}; `ajet study list` shows all")

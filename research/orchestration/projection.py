@@ -59,9 +59,7 @@ def build_artifacts(state: StudyState, pages: str = "") -> Iterator[StudyArtifac
         for verdict in (*each.interim, *each.verdicts, *each.replications)
     ]
     if rows:
-        short = [
-            {name: f"{cell:.4g}" if isinstance(cell, float) else cell for name, cell in row.items()} for row in rows
-        ]
+        short = [{key: f"{cell:.4g}" if isinstance(cell, float) else cell for key, cell in row.items()} for row in rows]
         judged = "What the data say about each hypothesis, computed by code under the locked design, look by look."
         yield StudyArtifact("verdicts", "table", json.dumps(short), judged)
 
@@ -116,9 +114,7 @@ class Projection:
         rows = task_rows.build_rows(begun) if told else ()
         self._written = {(row.key, line.key) for row in rows for line in task_rows.state_lines(row)}
         """Lines of the rows' logs that were told."""
-        self._over = {
-            (attempt.name, attempt.url) for _, _, attempt in _attempts_of(begun) if attempt.status is not None
-        }
+        self._over = {(each.name, each.url) for _, _, each in _attempts_of(begun) if each.status is not None}
         """Attempts of which nothing more is told, unless they get another page at W&B."""
 
     def update(self, state: StudyState, *, over: bool = False) -> None:

@@ -269,9 +269,7 @@ def _is_listening(leader: int, port: int) -> bool:
 def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
     own = [f"http://{host}:{port}" for host in ("127.0.0.1", "localhost")]
     ours = ("PREFECT_SERVER_", "PREFECT_API_DATABASE_")  # nothing that names a server or a client's home
-    given = {
-        name: text for name, text in os.environ.items() if not name.startswith("PREFECT_") or name.startswith(ours)
-    }
+    given = {key: text for key, text in os.environ.items() if not key.startswith("PREFECT_") or key.startswith(ours)}
     environment = {
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own),
         **given, **_QUIET, "PREFECT_HOME": str(folder), "PREFECT_UI_API_URL": f"{own[0]}/api",

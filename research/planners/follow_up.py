@@ -189,9 +189,7 @@ class FollowUpFinder:
         }
         if len(compared) > 1:
             return
-        sides = {
-            name: [self._effective_value(name, value) for value in values] for name, values in claim.varied.items()
-        }
+        sides = {name: [self._effective_value(name, one) for one in values] for name, values in claim.varied.items()}
         alike = {name: values[0] for name, values in sides.items() if values[0] == values[1]}
         order = sorted(sides.keys() - alike, key=lambda name: (name == claim.moderator, list(sides).index(name)))
         shape: Shape = "interaction" if claim.moderator else "together" if len(order) > 1 else "apart"

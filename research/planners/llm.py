@@ -392,9 +392,7 @@ class ActionConversation:
         if self._tools is not None and not by_tools:
             notes.append("The endpoint takes no tools, so that nothing could be looked at.")
         said = action.not_tested.strip() if isinstance(action, Propose | ProposeDesign) else ""
-        prompt, completion = (
-            sum(int(each[kind]) for each in self._spent.values()) for kind in ("prompt", "completion")
-        )
+        prompt, completion = (sum(int(one[kind]) for one in self._spent.values()) for kind in ("prompt", "completion"))
         priced = {name: (each, self._options.cost(each)) for name, each in self._spent.items()}
         spent = {name: each | ({} if cost is None else {"cost": cost}) for name, (each, cost) in priced.items()}
         return PlannerTurn(

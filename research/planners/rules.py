@@ -226,9 +226,7 @@ class _TopicPlan:
             # Words have no order, and their priors no direction.
             sizes = [(each.control, each.treatments[at]) for each in about]
             rises = [any(isinstance(side, str) for side in pair) or pair[1] > pair[0] for pair in sizes]  # type: ignore[operator]
-            known = [
-                follow_up.predict(each.field, rises=up, claim=claim) for each, up in zip(about, rises, strict=True)
-            ]
+            known = [follow_up.predict(one.field, rises=up, claim=claim) for one, up in zip(about, rises, strict=True)]
             lows, highs, chances = zip(*known, strict=True)
             expected = min(lows), max(highs), sum(chances) / len(chances)
         variable, control, treatment = about[0].field, about[0].control, about[0].treatments[at]

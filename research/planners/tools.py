@@ -16,16 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StrictInt,
-    StringConstraints,
-    ValidationError,
-    WithJsonSchema,
-    field_validator,
-)
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints, ValidationError
 
 from research.design.compiler import CompiledDesign, DesignCompiler
 from research.design.known_findings import KnownFinding, search_findings
@@ -235,15 +227,15 @@ class PriceRequest(ToolRequest):
     and when it could; nothing is drawn. `propose` and `design` are the objects that the actions of these names take."""
 
     needs_runs = False
-    propose: Annotated[Propose, WithJsonSchema({"type": "object", "description": (
+    propose: Annotated[Propose, pydantic.WithJsonSchema({"type": "object", "description": (
         "What the action 'propose' takes: hypotheses of any kind, `metric`, `search`. A hypothesis may leave out its "
         "words and its prediction, and its code where that is not written yet."
     )})]  # fmt: skip
-    design: Annotated[ProposeDesign, WithJsonSchema({"type": "object", "description": (
+    design: Annotated[ProposeDesign, pydantic.WithJsonSchema({"type": "object", "description": (
         "What the action 'design' takes: at least `environment`; `steps`, `constants`, `screen` and so on if needed."
     )})]  # fmt: skip
 
-    @field_validator("propose", mode="before")
+    @pydantic.field_validator("propose", mode="before")
     @classmethod
     def _fill_in(cls, value: Any) -> Any:
         claims = value.get("hypotheses") if isinstance(value, Mapping) else None

@@ -11,7 +11,6 @@ import re
 import textwrap
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import lru_cache
 from threading import RLock
 from typing import Any, Final, NamedTuple
@@ -51,7 +50,6 @@ _STYLE: Final[Mapping[str, Any]] = {
     "axes.unicode_minus": True, "xtick.major.size": 0, "ytick.major.size": 0, "lines.solid_capstyle": "round",
 }  # fmt: skip
 _DRAWING: Final = RLock()
-_PALETTE: ContextVar[Mapping[str, str]] = ContextVar("palette", default=_PLACEHOLDERS)
 Picture = tuple[Canvas, str, Mapping[str, str]]
 """A figure before it is written, its label, and what is shown on hover by the gid of an artist."""
 WIDTH: Final = 680.0
@@ -72,8 +70,8 @@ _LEGEND: Final[Mapping[str, Any]] = {
 
 
 def paint(name: str) -> str:
-    """Return the placeholder colour that becomes the CSS variable `name`, or the colour itself while `painted`."""
-    return _PALETTE.get()[name]
+    """Return the placeholder colour that becomes the CSS variable `name`."""
+    return _PLACEHOLDERS[name]
 
 
 def arm_paint(index: int) -> str:
@@ -165,17 +163,6 @@ def render_cached(figure: str, data: Hashable, salt: str) -> str:
     """Return a figure as SVG. It takes most of a report's time, and the proof and later rounds draw the same again."""
     with style(salt):
         return render_svg(*FIGURES[figure].draw(data, salt))
-
-
-def curves_picture(data: Curves) -> bytes:
-    buffer, token = io.BytesIO(), _PALETTE.set(LIGHT)  # such a page knows no CSS
-    try:
-        with style("png"):
-            drawn, _, _ = draw_curves(data, "curves")
-            drawn.savefig(buffer, format="png", dpi=90, facecolor=LIGHT["page"], metadata={"Software": None})
-    finally:
-        _PALETTE.reset(token)
-    return buffer.getvalue()
 
 
 class FigureRow(NamedTuple):

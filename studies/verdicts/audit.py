@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, combinations
 from statistics import fmean
 from typing import Any, Final, Literal
@@ -108,7 +108,9 @@ def audit(table: Any, ask: AuditQuestion) -> Audit:
     ask = ask.model_copy(update={"baseline": spelt.get(ask.baseline, ask.baseline)})
     runs, remarks = collect_runs(table.assign(**{ask.arm: table[ask.arm].replace(spelt)}), ask)
     remarks += [f"one number is one arm: {_list([' as '.join(both) for both in spelt.items()])}"] if spelt else []
-    arms, groups = (_sort(runs[name].unique()) for name in ("arm", "group"))
+    named = (pd.Series(sorted(runs[name].unique())) for name in ("arm", "group"))
+    number = partial(pd.to_numeric, errors="coerce")  # numbers by their size, then what is none
+    arms, groups = (list(of.sort_values(key=number, kind="stable")) for of in named)
     _refuse_arms(arms, len(groups), ask)
     finite = runs[runs["value"].notna()].sort_values("value").groupby(["group", "arm"])["value"].apply(list)
     cells: Cells = {group: {arm: finite.get((group, arm), []) for arm in arms} for group in groups}
@@ -195,11 +197,6 @@ def _numbers(rows: Any, name: str) -> Any:
         where = f"{name}, row {wrong.idxmax() + 1}; found {cells[wrong.idxmax()][:60]!r}"
         raise StudiesError(f"expected a number in {where}; leave the cell empty for none; decimals have a point")
     return numbers
-
-
-def _sort(names: Iterable[str]) -> list[str]:
-    """Return numbers by their size, then what is none."""
-    return list(pd.Series(sorted(names)).sort_values(key=lambda of: pd.to_numeric(of, errors="coerce"), kind="stable"))
 
 
 def _list(names: Sequence[str], most: int = 6) -> str:

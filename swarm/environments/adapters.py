@@ -8,10 +8,12 @@ Their tasks are known by a seed and a view of their beginning, and begun again f
 import importlib
 import io
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -38,25 +40,8 @@ class Adapter:
         return self.install or f"'{self.requirement}'"
 
 
-ADAPTERS: Final[Mapping[str, Adapter]] = {
-    "reasoning-gym": Adapter(
-        "reasoning_gym_tasks", "reasoning_gym", "reasoning-gym==0.1.25", "reasoning-gym:chain_sum?max_terms=3"
-    ),
-    "textarena": Adapter("textarena_games", "textarena", "textarena==0.7.4", "textarena:Mastermind-v0"),
-    "gymnasium": Adapter(
-        "gymnasium_toys", "gymnasium", "gymnasium==1.4.0", "gymnasium:FrozenLake-v1?is_slippery=false"
-    ),
-    "verifiers": Adapter("verifiers_tasks", "verifiers", "verifiers==0.4.0", "verifiers:my_taskset?agent.max_turns=4"),
-    "openenv": Adapter("openenv_server", "aiohttp", "aiohttp>=3.14", "openenv:http://127.0.0.1:8000"),
-    "bfcl": Adapter(
-        "bfcl_tasks",
-        "bfcl_eval",
-        "bfcl-eval==2026.3.23",
-        "bfcl:multi_turn_base",
-        "--no-deps bfcl-eval==2026.3.23 mpmath==1.3.0",
-    ),
-    "tau2": Adapter("tau2_tasks", "inspect_evals", "inspect-evals==0.26.0", "tau2:airline"),
-}
+_TABLE: Final = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+ADAPTERS: Final[Mapping[str, Adapter]] = {name: Adapter(**own) for name, own in tomllib.loads(_TABLE).items()}
 """By the scheme of their addresses."""
 FEWEST_TASKS: Final = 16
 """For training: half as many are as few hidden ones as there may be."""

@@ -5,6 +5,8 @@ hf:openai/gsm8k?name=main&split=train&rows=2000&prompt=question
 talks.jsonl?consent=agreed&where=language:en    up to its last answer each is a prompt, and that the `answer`
 """
 
+import csv
+import glob
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +34,8 @@ def read(address: str) -> tuple[Sequence[tuple[Task, Split | None]], Mapping[str
     row: _Row = {}
     try:
         most = int(rows) if rows else None
+        if most is not None and most < 1:
+            raise ValueError(f"rows={rows}: expected 1 or more")
         for row in _open(place, fields):
             try:
                 task, split, answer = _read_row(row, fields, where, consent)
@@ -45,14 +49,13 @@ def read(address: str) -> tuple[Sequence[tuple[Task, Split | None]], Mapping[str
             if len(tasks) == most:
                 break
     except (OSError, ValueError) as error:
-        how = (
-            "see to its name and the network, or fetch it elsewhere and name the folder" if HUB in place else "mend it"
-        )
+        how = "see to name and network, or fetch it elsewhere and name the folder" if HUB in place else "mend it"
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise InvalidRequest(f"expected a data set at {address}; could not read it: {said:.300}; {how}") from error
+    columns = ", ".join(row) if isinstance(row, dict) else "none"
     why = f"left out {left.total()} rows: " + ", ".join(f"{reason} ({count})" for reason, count in left.most_common())
     if not tasks:
-        raise InvalidRequest(f"expected tasks in {address}; found none; {why}; its columns: {', '.join(row)}")
+        raise InvalidRequest(f"expected tasks in {address}; found none; {why}; its columns: {columns}")
     return [*tasks.values()], answers, why if left else ""
 
 
@@ -60,14 +63,15 @@ def _open(place: str, fields: dict[str, str]) -> Any:
     if place.endswith((".jsonl", ".json")):
         text = Path(place).read_text(encoding="utf-8").strip()
         return list(json.loads(text if text[:1] == "[" else f"[{','.join(filter(str.strip, text.split(chr(10))))}]"))
+    if place.endswith(".csv"):  # all of it is text: 02134 is no number
+        with open(place, encoding="utf-8-sig", newline="") as file:
+            return list(csv.DictReader(file))
     try:
         import datasets
     except ImportError as error:
-        raise InvalidRequest(
-            f"expected the package datasets for {place}; found none: pip install 'ajet[data]'"
-        ) from error
+        raise InvalidRequest(f"expected the package datasets for {place}: pip install 'ajet[data]'") from error
     if place.endswith(SUFFIXES):
-        return datasets.load_dataset(place.rpartition(".")[2], data_files=place, split="train", streaming=True)
+        return datasets.load_dataset("parquet", data_files=glob.escape(place), split="train", streaming=True)
     name, revision, split = (fields.pop(key, None) for key in ("name", "revision", "split"))
     if any((Path(place) / saved).is_file() for saved in ("state.json", "dataset_dict.json")):
         found = datasets.load_from_disk(place)
@@ -85,6 +89,8 @@ def _read_row(
 ) -> tuple[Task, Split | None, Message | None]:
     """Return a row's task, its split and its recorded answer; raise LookupError where it is none."""
     row, answer = json.loads(json.dumps(row, default=lambda _: None)), None
+    if not isinstance(row, dict):
+        raise LookupError("is no object")
     if any(str(_find(row, field)).casefold() != value.casefold() for field, _, value in where):
         raise LookupError("is not what `where` asks for")
     if consent not in ("", "all") and _find(row, consent) is not True:

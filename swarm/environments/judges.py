@@ -54,8 +54,9 @@ def complete(name: str, query: str) -> str:
     known = ("base_url", "model", "rubric", "solved") if name == "model" else ()
     there = {key: os.environ.get(f"AJET_JUDGE_{key.upper()}", "") for key in known}
     options = {key: value for key, value in (there | dict(parse_qsl(query))).items() if value}
-    if not set(known[:3]) <= options.keys() <= set(known):
-        how = "'model?base_url=URL&model=NAME&rubric=FILE'" if known else f"{name} alone"
+    hidden, solved = "@" in options.get("base_url", ""), re.fullmatch(r"\d+(\.\d+)?", options.get("solved", "10"))
+    if not set(known[:3]) <= options.keys() <= set(known) or hidden or not solved:
+        how = "'model?base_url=URL&model=NAME&rubric=FILE&solved=N', no password in it" if known else f"{name} alone"
         raise InvalidRequest(f"expected --reward {how}; found it with {', '.join(options) or 'none of them'}")
     if os.path.isfile(rubric := options.get("rubric", "a judge without one")):
         options["rubric"] = Path(rubric).read_text(encoding="utf-8")
@@ -99,20 +100,16 @@ class Judge:
             if same is None:
                 self._process.kill()
                 self._process = None
-                raise RewardFailed(
-                    f"expected math-verify to compare with {golds!s:.80}; it did not: is that mathematics?"
-                )
+                raise RewardFailed(f"expected mathematics that math-verify compares with; found {golds!s:.80}")
         return same
 
     def _ask_model(self, shown: Mapping[str, Any]) -> Outcome:
-        model, words = (
-            self._options["model"],
-            {"system": _INSTRUCTIONS + self._options["rubric"], "user": json.dumps(shown)},
-        )
+        model = self._options["model"]
+        words = {"system": _INSTRUCTIONS + self._options["rubric"], "user": json.dumps(shown)}
         asked: Any = [{"role": role, "content": text} for role, text in words.items()]
         cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "ajet" / "judges"
-        file = cache / hashlib.sha256(json.dumps([model, asked]).encode()).hexdigest()
-        said = file.read_text(encoding="utf-8") if file.is_file() else ""
+        file = cache / hashlib.sha256(json.dumps([self._options["base_url"], model, asked]).encode()).hexdigest()
+        said = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
         if ask := not said.endswith("\n"):  # it was not written whole, or not at all
             from openai import OpenAI
 
@@ -120,14 +117,16 @@ class Judge:
             with OpenAI(**place, timeout=_MODEL_S) as client:
                 reply = client.chat.completions.create(model=model, messages=asked, temperature=0.0)
             said = reply.choices[0].message.content or ""
-        scores = [float(score) for score in re.findall(r"SCORE:\s*(\d+(?:\.\d+)?)", said)]
-        if not scores or scores[-1] > _BEST:
+        last = ["", *re.findall(r"SCORE:(.*)", said)][-1].strip().strip("*")
+        if not re.fullmatch(r"\d+(\.\d+)?", last) or (score := float(last)) > _BEST:
             raise RewardFailed(f"expected a line SCORE: N, 0 to 10, of {model}; found {said[-120:]!r}")
-        if ask:
-            cache.mkdir(parents=True, exist_ok=True)
-            file.write_text(f"{said}\n", encoding="utf-8")
-        solved = scores[-1] >= float(self._options.get("solved", _BEST))
-        return Outcome(scores[-1] / _BEST, solved, {"judge_calls": float(ask)})
+        with suppress(OSError):  # it is asked again then
+            cache.mkdir(0o700, parents=True, exist_ok=True)
+            draft = Path(f"{file}.{os.getpid()}.{threading.get_ident()}")
+            draft.write_text(f"{said.rstrip()}\n", encoding="utf-8")
+            draft.replace(file)
+        solved = score >= float(self._options.get("solved", _BEST))
+        return Outcome(score / _BEST, solved, {"judge_calls": float(ask)})
 
 
 def _f1(*texts: str) -> float:
@@ -147,10 +146,8 @@ def _serve_math(pipe: Any) -> None:
     with suppress(EOFError):  # whoever asks is gone
         while True:
             golds, text = pipe.recv()
-            meant, said = (
-                [parse(gold if "$" in gold or "boxed" in gold else f"${gold}$") for gold in golds],
-                parse(text),
-            )
+            meant = [parse(gold if "$" in gold or "boxed" in gold else f"${gold}$") for gold in golds]
+            said = parse(text)
             pipe.send(any(verify(gold, said) for gold in meant) if all(meant) else None)
 
 

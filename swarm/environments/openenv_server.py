@@ -7,6 +7,7 @@ lie between `reward.low` and `reward.high` (0, 1). Other options are of `reset`.
 
 import json
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import Any, ClassVar
 from urllib.request import Request, urlopen
 
@@ -102,10 +103,12 @@ class OpenEnv(Environment):
 
 def make(name: str, options: Mapping[str, Any]) -> OpenEnv:
     try:
+        if "@" in name:
+            raise ValueError("a password does not stand in an address")
         found = OpenEnv(f"http://127.0.0.1:{name}" if name.isdecimal() else name.rstrip("/"), dict(options))
         if found.generate(0) != found.generate(0):
             raise ValueError("its reset does not begin the same with the same seed")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, HTTPException) as error:
         expected = "expected the address of a running OpenEnv server, as openenv:http://127.0.0.1:8000, and its options"
-        raise InvalidRequest(f"{expected}; found {name:.80}: {error!s:.200}") from error
+        raise InvalidRequest(f"{expected}; found {name.rpartition('@')[2]:.80}: {error!s:.200}") from error
     return found

@@ -321,9 +321,7 @@ def compute_in_fp32(model: nn.Module) -> Iterator[None]:
             if weight.is_floating_point():
                 kept[module, name] = weight
                 module._parameters[name] = nn.Parameter(weight.detach().float(), requires_grad=False)
-        return tuple(
-            each.float() if (isinstance(each, Tensor) and each.is_floating_point()) else each for each in inputs
-        )
+        return tuple(one.float() if (isinstance(one, Tensor) and one.is_floating_point()) else one for one in inputs)
 
     def restore(module: nn.Module, _: object, __: object) -> None:
         for name in list(module._parameters):

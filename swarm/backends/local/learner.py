@@ -98,10 +98,6 @@ _FEW: Final = 0.2
 """Part of an update's rows for which laying them out once more does not pay."""
 
 
-def _moves(row: Row, advantages: Sequence[float]) -> bool:
-    return bool(advantages[row.episode]) if row.advantages is None else bool(row.advantages.any())
-
-
 class LocalLearner(PolicyLearner):
     """Implements `Learner`. `generators` are saved and restored with it: whatever else draws in this backend."""
 
@@ -183,7 +179,9 @@ class LocalLearner(PolicyLearner):
         """Return micro-batches to learn from, and those whose gradient is zero: of episodes no better or worse than
         their group, where that saves more than what both hold is fed twice for."""
         every = self._layout.micro_batches(rows)
-        moved = {row.episode for row in rows if _moves(row, update.advantages)}
+        given = update.advantages
+        own = ((row, given[row.episode] if row.advantages is None else row.advantages.any()) for row in rows)
+        moved = {row.episode for row, moves in own if moves}
         parts = [[row for row in rows if (row.episode in moved) is moves] for moves in (True, False)]
         few = len(parts[1]) < len(rows) * _FEW
         if not parts[0] or few or self._job.kl_coef > 0 or self._job.entropy_coef > 0:

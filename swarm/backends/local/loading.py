@@ -170,7 +170,8 @@ def require_room(folder: Path, skeleton: Any, job: Job, device: torch.device) ->
         )
     if (total := sum(needed.values())) <= free:
         return
-    parts = ", ".join(f"{name} {_format_size(size)}" for name, size in needed.items() if size)
+    large = {name: size / 2**20 for name, size in needed.items() if size}
+    parts = ", ".join(f"{of} {f'{n / 1024:.2f} GiB' if n >= 1024 else f'{n:.2f} MiB'}" for of, n in large.items())
     ways = [
         "take a smaller model",
         *(["dtype bfloat16"] if job.dtype == "float32" else []),
@@ -181,10 +182,6 @@ def require_room(folder: Path, skeleton: Any, job: Job, device: torch.device) ->
         f"the model in {folder} needs {total:,} bytes on {device.type} ({parts}) and {free:,} are free: "
         f"{', '.join(ways)}"
     )
-
-
-def _format_size(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"
 
 
 def device_needs(skeleton: Any, job: Job) -> Mapping[str, int]:

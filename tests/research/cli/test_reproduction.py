@@ -130,10 +130,11 @@ def test_a_budget_in_which_the_lock_has_no_room_begins_nothing(
     assert begun == []
 
 
-def test_code_of_a_study_without_containers_begins_nothing(ajet: Ajet, home: Path, begun: list[StudyRequest]) -> None:
-    make_study(means={"reward=built-in": 0.5, "reward=dense": 0.6}).whole(coded_design())
-    ajet("study", "reproduce", STUDY).refused(f"containers to run the code of study {STUDY}")
-    assert begun == []
+def test_code_of_a_study_without_containers_begins_nothing(ajet: Ajet, home: Path) -> None:
+    study = make_study(means={"reward=built-in": 0.5, "reward=dense": 0.6})
+    study.whole(coded_design())
+    ajet("study", "reproduce", STUDY, "--no-prefect").refused(f"containers to run the code of study {STUDY}")
+    assert study.log.studies() == [STUDY]
 
 
 OTHER = {"group_size=4": 0.66, "group_size=16": 0.52}

@@ -83,6 +83,26 @@ def test_trls_arguments_come_to_fields(folder: Path, config: str, fields: dict[s
     assert {name: getattr(job, name) for name in fields} == fields
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("args = TrlParser((GRPOConfig,)).parse_args_and_config()\nGRPOTrainer('m', args=args)", "args=GRPOConfig"),
+        ("from trl import GRPOConfig as C\nGRPOTrainer(model='m', args=C(learning_rate=5e-4))", "args=GRPOConfig"),
+        ("a = GRPOConfig()\na.learning_rate = 5e-4\nGRPOTrainer(model='m', args=a)", "changed afterwards"),
+        ("a = GRPOConfig()\nsetattr(a, 'learning_rate', 5e-4)\nGRPOTrainer(model='m', args=a)", "changed afterwards"),
+        ("try:\n from mine import lr\nexcept ImportError:\n lr = 1e-6\n"
+         "GRPOTrainer(model='m', args=GRPOConfig(learning_rate=lr))", "only a run knows"),
+        ("lr = 1e-6\nfrom mine import *\nGRPOTrainer('m', args=GRPOConfig(learning_rate=lr))", "only a run knows"),
+        ("GRPOTrainer(model='m', args=GRPOConfig())\nLoraConfig(r=16)", "peft_config=LoraConfig"),
+        ("GRPOTrainer(model='m', args=GRPOConfig(gradient_accumulation_steps=0))", "zero"),
+    ],
+)  # fmt: skip
+def test_a_script_whose_numbers_may_be_others_comes_to_no_job(folder: Path, text: str, told: str) -> None:
+    (folder / "train.py").write_text(text)
+    with pytest.raises(BadInput, match=told):
+        import_job(folder / "train.py", None, 100)
+
+
 def test_epochs_are_steps_once_the_rows_are_known(folder: Path) -> None:
     job, notes = from_trl(folder, "num_train_epochs=2, per_device_train_batch_size=32", rows=103)
     assert (job.steps, "steps" in notes) == (50, False)
@@ -178,7 +198,8 @@ def test_verls_words_and_yaml_come_to_one_job(folder: Path) -> None:
     ],
 )  # fmt: skip
 def test_verls_names_come_to_fields(folder: Path, words: str, fields: dict[str, Any]) -> None:
-    job, _ = from_verl(folder, f"{GRPO} {words}")
+    rest = " ".join(word for word in GRPO.split() if word.partition("=")[0] not in words)
+    job, _ = from_verl(folder, f"{rest} {words}")
     assert {name: getattr(job, name) for name in fields} == fields
 
 
@@ -189,6 +210,8 @@ def test_verls_names_come_to_fields(folder: Path, words: str, fields: dict[str, 
         (f"{GRPO} actor_rollout_ref.actor.optim.lr=$LR", "LR"),
         (f"{GRPO} actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov", "kl_cov"),
         (f"{GRPO} data.train_batch_size=100", "whole optimiser steps"),
+        (f"{GRPO} {GRPO} algorithm.adv_estimator=rloo", "set again, to rloo"),
+        (f"{GRPO} actor_rollout_ref.actor.ppo_mini_batch_size=null", "NoneType"),
         ("a.b=1", "fields of verl"),
     ],
 )

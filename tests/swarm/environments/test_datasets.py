@@ -59,7 +59,8 @@ def saved(kind: str, folder: Path) -> str:
 def test_rows_of_whatever_kind_of_data_set_are_the_same_tasks(kind: str, tmp_path: Path) -> None:
     address = f"{saved(kind, tmp_path)}prompt=question&kind=level"
     (task,) = tasks_of(f"{address}&where=level:HARD&where=answer:6")
-    assert (task.data, task.kind) == ({"messages": [{"role": "user", "content": "3+3?"}], "answer": 6}, "hard")
+    answer = "6" if kind == "csv" else 6  # whose cells are text
+    assert (task.data, task.kind) == ({"messages": [{"role": "user", "content": "3+3?"}], "answer": answer}, "hard")
     assert len(tasks_of(address)) == 4
     assert len(tasks_of(f"{address}&rows=2")) == 2
 
@@ -135,7 +136,14 @@ def test_recorded_answers_are_demonstrations_of_training_tasks_alone(tmp_path: P
     assert {play.messages[-1]["content"] for play in plays} == train
 
 
+def test_a_csv_is_read_as_it_is_written_and_from_its_own_file_alone(tmp_path: Path) -> None:
+    (tmp_path / "sums[1].csv").write_text("prompt,answer\na?,02134\nb?,1.10\nc?,\n")
+    (tmp_path / "sums1.csv").write_text("prompt,answer\nx?,1\n")
+    assert [task.data["answer"] for task in tasks_of(f"{tmp_path}/sums[1].csv")] == ["02134", "1.10", ""]
+
+
 @pytest.mark.parametrize(("address", "expected"), [
+    ("numbers.json?prompt=x", "is no object"), ("sums.jsonl?rows=0", "1 or more"),
     ("sums.jsonl?prompt=qustion", r"left out 4 rows: has no qustion \(4\); its columns: question, answer, level"),
     ("sums.jsonl?rows=many", "could not read it: ValueError"), ("none.jsonl?rows=1", "FileNotFoundError"),
     ("broken.json?rows=1", "JSONDecodeError"),
@@ -143,6 +151,7 @@ def test_recorded_answers_are_demonstrations_of_training_tasks_alone(tmp_path: P
 def test_what_cannot_be_read_is_refused_in_one_line(address: str, expected: str, tmp_path: Path) -> None:
     lines_file(tmp_path / "sums.jsonl", SUMS)
     (tmp_path / "broken.json").write_text("[{")
+    (tmp_path / "numbers.json").write_text("5")
     with pytest.raises(InvalidRequest, match=expected) as refused:
         read(f"{tmp_path}/{address}")
     assert "\n" not in str(refused.value)

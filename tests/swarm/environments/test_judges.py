@@ -57,7 +57,7 @@ def test_math_is_compared_by_math_verify_in_a_process_that_is_begun_again(monkey
     assert same("no number at all", ["42", "43"]) is False
     first = asked._process
     monkeypatch.setattr(judges, "_MATH_S", 0.0)
-    with pytest.raises(RewardFailed, match=r"\['42'\]; it did not"):
+    with pytest.raises(RewardFailed, match=r"found \['42'\]"):
         same("42", "42")
     monkeypatch.undo()
     assert same("42", "42") is True
@@ -164,9 +164,14 @@ def test_a_model_scores_by_a_rubric_and_is_not_asked_the_same_again(endpoint: En
     assert json.loads(asked["messages"][1]["content"])["answer"] == "yes"
     judge("model", "no", options)
     assert len(endpoint.asked) == 2
+    for kept in (tmp_path / "cache/ajet/judges").iterdir():
+        kept.write_bytes(b"SCORE: 9 \xe2\x82")  # cut off by a full disk
+    assert judge("model", "yes", options).facts == {"judge_calls": 1.0}
 
 
-@pytest.mark.parametrize("reply", ["It is fine.", "SCORE: 11", ""])
+@pytest.mark.parametrize(
+    "reply", ["It is fine.", "SCORE: 11", "", "SCORE: 10/100", "SCORE: 7\nSCORE: -3", "SCORE: 1e-3"]
+)
 def test_an_answer_without_a_score_is_a_fault_and_no_zero(reply: str, endpoint: Endpoint) -> None:
     endpoint.reply, options = reply, urlencode({"base_url": endpoint.url, "model": "m", "rubric": "Be kind."})
     with pytest.raises(RewardFailed, match="expected a line SCORE: N, 0 to 10, of m"):
@@ -179,7 +184,8 @@ def test_an_answer_without_a_score_is_a_fault_and_no_zero(reply: str, endpoint: 
     ("model", "model=m&rubric=Be kind.", "base_url=URL"),
     ("model", "base_url=u&model=m&rubric=none.md", "no file 'none.md'"),
     ("model", "base_url=u&model=m&rubric=Be kind.&temperature=1", "temperature"),
-    ("math", "x=1", "--reward math alone"),
+    ("model", "base_url=http://u:p@h&model=m&rubric=Be kind.", "no password"),
+    ("model", "base_url=u&model=m&rubric=Be kind.&solved=abc", "solved=N"), ("math", "x=1", "--reward math alone"),
 ])  # fmt: skip
 def test_options_that_are_none_or_missing_are_refused(name: str, query: str, expected: str) -> None:
     with pytest.raises(InvalidRequest, match=expected):
