@@ -229,7 +229,7 @@ class Echo(Game):
     def opening(self): return [{"role": "user", "content": "?"}]
     def outcome(self): return Outcome(0.0, False)
 class Words(Environment):
-    name, title, measures = "words", "words", "it is said"
+    name, title, measures = "spoken", "spoken", "it is said"
     def records(self):
         lines = (Path(__file__).parent / FILE).read_text().splitlines()
         return [Task(line, {"word": line}) for line in lines]
@@ -240,7 +240,7 @@ class Words(Environment):
 @pytest.mark.slow
 @pytest.mark.parametrize(("file", "apart"), [("tasks.jsonl", True), ("words.txt", False)])
 def test_a_client_holds_no_records_or_is_said_to(file: str, apart: bool, tmp_path: Path, home: Home) -> None:
-    folder = tmp_path / "words"
+    folder = tmp_path / "spoken"
     folder.mkdir()
     (folder / "environment.py").write_text(RECORDS.replace("FILE", repr(file)))
     (folder / file).write_text("".join(f"word{n}\n" for n in range(200)))
