@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, ValidationInfo, model_serializer, model_validator
+from pydantic import AfterValidator, Field, FiniteFloat, ValidationInfo, model_serializer, model_validator
 
 from swarm.canonical import Canonical, is_record
 from swarm.verl_config import SPREAD, VerlFields
@@ -493,4 +493,7 @@ def knobs_of(fields: Mapping[str, Any]) -> dict[str, Any]:
 def tunables() -> Mapping[str, Tunable]:
     """Return the fields of `Job` a study may vary, by field name, in the job's order."""
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return TypeAdapter(Mapping[str, Tunable]).validate_python(table)
+    for own in table.values():
+        own |= {name: tuple(own[name]) for name in ("synonyms", "ladder")}
+        own["values"] = {value: tuple(names) for value, names in own.get("values", {}).items()}
+    return {name: Tunable(**own) for name, own in table.items()}
